@@ -1,0 +1,55 @@
+//! Opening below a directory descriptor without ever leaving it.
+//!
+//! Tenants write below the export, so no name there can be trusted to be what it was a moment ago. Everything below an
+//! export is reached with openat2(2) and the four restrictions here: `BENEATH` refuses `..` and absolute paths,
+//! `NO_SYMLINKS` refuses every link (BENEATH alone follows those that stay inside, into a neighbour's volume), `NO_XDEV`
+//! refuses another mounted file system, `NO_MAGICLINKS` refuses /proc's.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::Result;
+use nix::dir::Dir;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+/// Opens `path`, relative to `dir`, with the given flags; `mode` counts with `O_CREAT` only.
+///
+/// # Errors
+/// ELOOP where the path meets a symbolic link, EXDEV where it climbs out or meets another file system, and what
+/// openat2(2) gives otherwise.
+pub fn open(dir: impl AsFd, path: impl AsRef<Path>, flags: OFlag, mode: Mode) -> Result<OwnedFd> {
+    let restrictions = ResolveFlag::RESOLVE_BENEATH
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_XDEV
+        | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(restrictions);
+    openat2(dir, path.as_ref(), how)
+}
+
+/// Opens a directory as a place to work from (`O_PATH`: costs the server nothing once its name is known).
+///
+/// # Errors
+/// As [`open`]; ENOTDIR if it is something else.
+pub fn open_dir(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
+    open(dir, path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())
+}
+
+/// The names in a directory, without `.` and `..`.
+///
+/// # Errors
+/// What opening or reading it gives.
+pub fn names(dir: impl AsFd) -> Result<Vec<OsString>> {
+    let mut entries = Dir::from_fd(open(dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?)?;
+    let mut names = Vec::new();
+    for entry in entries.iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,323 @@
+//! The command line: what the operator writes becomes a checked configuration, once, or one clear line.
+//!
+//! The names of csi-driver-nfs's flags are taken too where they keep a meaning. Every flag can also be given as an
+//! environment variable.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::controller::Settings;
+use crate::mount::workers::Limits;
+use crate::server::Endpoint;
+use crate::telemetry::LogFormat;
+use crate::volume::access::{Mode, OnDelete};
+use crate::volume::share::Share;
+
+/// CSI driver for NFS: volumes are directories on an existing export.
+#[derive(Debug, Parser)]
+#[command(name = "nfs-csi", version, max_term_width = 120)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the controller: make and delete volumes (one for a cluster, or replicas with leader election).
+    Controller(Flags),
+    /// Serve the node plugin: mount volumes for the pods of this host (one a node).
+    Node(Flags),
+    /// Serve both, for trying the driver by hand.
+    All(Flags),
+}
+
+/// What a process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// The controller service.
+    pub controller: bool,
+    /// The node service.
+    pub node: bool,
+}
+
+#[derive(Args, Debug)]
+struct Flags {
+    /// Where to listen: unix:///path/to/csi.sock or tcp://host:port
+    #[arg(long, env = "NFS_CSI_ENDPOINT", default_value = "unix:///csi/csi.sock")]
+    endpoint: Endpoint,
+
+    /// The name of this node in the cluster (needed by node and all)
+    #[arg(long, alias = "nodeid", env = "NFS_CSI_NODE_ID", default_value = "")]
+    node_id: String,
+
+    /// The driver's name, as StorageClasses have it in provisioner
+    #[arg(long, alias = "drivername", env = "NFS_CSI_DRIVER_NAME", default_value = "nfs.csi.k8s.io", value_parser = driver_name)]
+    driver_name: String,
+
+    /// An export whose volumes are listed from the start on: server:/share (repeatable)
+    #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", value_delimiter = ' ')]
+    exports: Vec<Share>,
+
+    /// Permission bits of new volumes where the StorageClass says nothing, in octal (0: as the server makes them)
+    #[arg(long, env = "NFS_CSI_MOUNT_PERMISSIONS", default_value = "0", value_parser = permissions)]
+    mount_permissions: Permissions,
+
+    /// What deleting a volume does with its directory where the StorageClass says nothing: delete, retain or archive
+    #[arg(long, env = "NFS_CSI_DEFAULT_ONDELETE_POLICY", default_value = "delete")]
+    default_ondelete_policy: OnDelete,
+
+    /// Where the controller mounts exports, in a folder of its own
+    #[arg(long, env = "NFS_CSI_WORKING_MOUNT_DIR", default_value = "/tmp")]
+    working_mount_dir: PathBuf,
+
+    /// How long a mount or an unmount may take, in seconds (or with a unit: 500ms, 30s, 2m)
+    #[arg(long, env = "NFS_CSI_MOUNT_TIMEOUT", default_value = "30s", value_parser = duration)]
+    mount_timeout: Duration,
+
+    /// How long a server may take to answer whether it is there
+    #[arg(long, env = "NFS_CSI_PING_TIMEOUT", default_value = "2s", value_parser = duration)]
+    ping_timeout: Duration,
+
+    /// Calls to one server that may be under way at a time
+    #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers_per_server: u16,
+
+    /// How long running calls may take to finish after SIGTERM
+    #[arg(long, env = "NFS_CSI_GRACE_PERIOD", default_value = "20s", value_parser = duration)]
+    grace_period: Duration,
+
+    /// What log lines look like
+    #[arg(long, env = "NFS_CSI_LOG_FORMAT", default_value = "text")]
+    log_format: LogFormat,
+
+    /// How much is logged
+    #[arg(long, env = "NFS_CSI_LOG_LEVEL", default_value = "info")]
+    log_level: LogLevel,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// `None` stands for "as the server makes them".
+type Permissions = Option<Mode>;
+
+/// What the driver is to do: every value is checked.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// What this process serves.
+    pub roles: Roles,
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// The node's name; empty where no node is served.
+    pub node_id: String,
+    /// The driver's name.
+    pub driver_name: String,
+    /// What the controller does where a StorageClass says nothing.
+    pub settings: Settings,
+    /// Where the controller mounts exports.
+    pub working_mount_dir: PathBuf,
+    /// The bounds of calls to servers.
+    pub limits: Limits,
+    /// How long running calls may take to finish at the end.
+    pub grace_period: Duration,
+    /// What log lines look like.
+    pub log_format: LogFormat,
+    /// How much is logged.
+    pub log_level: tracing::Level,
+}
+
+/// An answer to the command line instead of a start: help, the version, or what is wrong.
+#[derive(Debug)]
+pub struct Answer(clap::Error);
+
+impl Answer {
+    /// What is wrong, in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let text = self.0.render().to_string();
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let first = lines.next().unwrap_or_default().to_owned();
+        match self.0.kind() {
+            // The names stand on the lines below.
+            ErrorKind::MissingRequiredArgument => format!("{first} {} (see --help)", lines.next().unwrap_or_default()),
+            _ => format!("{first} (see --help)"),
+        }
+    }
+
+    /// Prints it, and gives the status to exit with.
+    #[must_use]
+    #[allow(clippy::print_stderr, reason = "this is the command line's own output")]
+    pub fn print(&self) -> ExitCode {
+        match self.0.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                // Nothing else can be done if standard output is closed.
+                let _ = self.0.print();
+                ExitCode::SUCCESS
+            }
+            _ => {
+                eprintln!("nfs-csi: {}", self.line());
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+/// Checks the command line.
+///
+/// # Errors
+/// An [`Answer`] to print: what is wrong, or the help that was asked for.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Configuration, Answer> {
+    let arguments = Arguments::try_parse_from(arguments).map_err(Answer)?;
+    let (roles, flags) = match arguments.command {
+        Command::Controller(flags) => (Roles { controller: true, node: false }, flags),
+        Command::Node(flags) => (Roles { controller: false, node: true }, flags),
+        Command::All(flags) => (Roles { controller: true, node: true }, flags),
+    };
+    check(roles, flags).map_err(|message| Answer(clap::Error::raw(ErrorKind::ValueValidation, message)))
+}
+
+fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
+    if roles.node && flags.node_id.is_empty() {
+        return Err("error: --node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"".into());
+    }
+    // The specification's bound for node ids.
+    if flags.node_id.len() > 256 {
+        return Err(format!("error: --node-id has {} bytes; at most 256 are allowed", flags.node_id.len()));
+    }
+    Ok(Configuration {
+        roles,
+        endpoint: flags.endpoint,
+        node_id: flags.node_id,
+        driver_name: flags.driver_name,
+        settings: Settings {
+            default_on_delete: flags.default_ondelete_policy,
+            default_permissions: flags.mount_permissions,
+            shares: flags.exports,
+        },
+        working_mount_dir: flags.working_mount_dir,
+        limits: Limits {
+            per_server: flags.workers_per_server.into(),
+            mount: flags.mount_timeout,
+            ping: flags.ping_timeout,
+            ..Limits::default()
+        },
+        grace_period: flags.grace_period,
+        log_format: flags.log_format,
+        log_level: match flags.log_level {
+            LogLevel::Error => tracing::Level::ERROR,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Debug => tracing::Level::DEBUG,
+            LogLevel::Trace => tracing::Level::TRACE,
+        },
+    })
+}
+
+/// The specification's rule for plugin names: at most 63 characters, letters and digits at the ends, `-` and `.` too
+/// between them.
+fn driver_name(text: &str) -> Result<String, String> {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    let bytes = text.as_bytes();
+    let ends_well = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    if bytes.len() <= 63 && bytes.iter().all(|&byte| is_inner(byte)) && ends_well(bytes.first()) && ends_well(bytes.last()) {
+        return Ok(text.into());
+    }
+    Err("a driver name has at most 63 letters, digits, '-' and '.', and begins and ends with a letter or digit".into())
+}
+
+fn permissions(text: &str) -> Result<Permissions, String> {
+    let mode: Mode = text.parse().map_err(|error| format!("{error}"))?;
+    Ok(Some(mode).filter(|mode| mode.bits() != 0))
+}
+
+/// A duration with a unit (ms, s, m, h), or in seconds; never zero.
+fn duration(text: &str) -> Result<Duration, String> {
+    let error = || "write a whole number with a unit, such as 500ms, 30s, 2m or 1h".to_owned();
+    let digits = text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| error())?;
+    let seconds = |factor: u64| number.checked_mul(factor).map(Duration::from_secs);
+    let duration = match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" | "" => seconds(1),
+        "m" => seconds(60),
+        "h" => seconds(3600),
+        _ => None,
+    };
+    duration.filter(|duration| !duration.is_zero() && *duration <= Duration::from_secs(86_400 * 365)).ok_or_else(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Configuration, String> {
+        let all = ["nfs-csi"].iter().chain(arguments).map(OsString::from);
+        parse(all).map_err(|answer| answer.line())
+    }
+
+    #[test]
+    fn the_flags_of_csi_driver_nfs_are_taken() {
+        let configuration = parsed(&[
+            "node",
+            "--nodeid=worker-1",
+            "--endpoint=unix:///csi/csi.sock",
+            "--drivername=nfs.csi.k8s.io",
+            "--mount-permissions=0777",
+            "--working-mount-dir=/tmp",
+            "--default-ondelete-policy=retain",
+        ])
+        .unwrap();
+        assert_eq!(configuration.node_id, "worker-1");
+        assert_eq!(configuration.settings.default_permissions.map(Mode::bits), Some(0o777));
+        assert_eq!(configuration.settings.default_on_delete, OnDelete::Retain);
+    }
+
+    #[test]
+    fn exports_are_given_one_by_one() {
+        let configuration = parsed(&["controller", "--export", "a:/x", "--export", "[::1]:/y"]).unwrap();
+        let shares: Vec<String> = configuration.settings.shares.iter().map(ToString::to_string).collect();
+        assert_eq!(shares, ["a:/x", "[::1]:/y"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line_that_names_it() {
+        let cases: [(&[&str], &str); 9] = [
+            (&["node"], "--node-id"),
+            (&["controller", "--bogus"], "--bogus"),
+            (&["controller", "--endpoint", "http://x"], "http://x"),
+            (&["controller", "--endpoint", "unix://"], "unix://"),
+            (&["controller", "--mount-permissions", "9"], "9"),
+            (&["controller", "--default-ondelete-policy", "burn"], "burn"),
+            (&["controller", "--driver-name=-x-"], "-x-"),
+            (&["controller", "--mount-timeout", "0s"], "0s"),
+            (&["controller", "--export", "nowhere"], "nowhere"),
+        ];
+        for (arguments, named) in cases {
+            let line = parsed(arguments).unwrap_err();
+            assert!(line.contains(named), "{line}");
+            assert!(!line.contains('\n') && line.len() < 400, "{line}");
+        }
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "s", "-1s", "1.5s", "1d", "0", "99999999999999999999s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

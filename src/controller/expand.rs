@@ -1,0 +1,114 @@
+//! ControllerExpandVolume: the new size is recorded. A directory has no size of its own, so no node has work with it.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::{Controller, IsStale, job_key};
+use crate::export::catalog::{Created, Record};
+use crate::export::{Export, ExportError};
+use crate::jobs::JobError;
+use crate::mount::options::Options;
+use crate::volume::access::CapacityRange;
+use crate::volume::id::VolumeId;
+
+/// A volume to grow.
+#[derive(Clone, Debug)]
+pub struct ExpandVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// The size that is asked for.
+    pub capacity: CapacityRange,
+    /// The mount options of the secret.
+    pub options: Options,
+}
+
+/// Why a volume was not grown.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum ExpandError {
+    #[error("there is no volume {id} on {share}: check the id, and whether its directory was removed by hand")]
+    NotFound { id: String, share: String },
+
+    #[error("volume {id} has {has} bytes, more than the limit of {wanted}: a volume never shrinks")]
+    TooLarge { id: String, has: u64, wanted: String },
+
+    #[error(transparent)]
+    Export(#[from] ExportError),
+
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
+impl IsStale for ExpandError {
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Export(error) if error.is_stale())
+    }
+}
+
+impl Controller {
+    /// Records a volume's new size, in bytes, and gives the one it has then. It never shrinks.
+    ///
+    /// # Errors
+    /// See [`ExpandError`].
+    pub async fn expand(self: &Arc<Self>, request: ExpandVolume) -> Result<u64, ExpandError> {
+        let key = job_key(request.id.share(), &request.id.key());
+        let fingerprint = format!("{} {:?} {:?}", request.id, request.capacity, request.options);
+        let controller = Arc::clone(self);
+        let work = async move {
+            let ExpandVolume { id, capacity, options } = request;
+            let share = id.share().clone();
+            let work = move |export: &Export| expand(export, &id, capacity);
+            controller.on(&share, &options, work).await.map(|(size, _)| size)
+        };
+        self.jobs.run(key, "ControllerExpandVolume", fingerprint, work).await?
+    }
+}
+
+fn expand(export: &Export, id: &VolumeId, capacity: CapacityRange) -> Result<u64, ExpandError> {
+    let key = id.key();
+    let (record, is_new) = match export.record(&key)?.filter(|record| is_of(record, id)) {
+        Some(record) => (record, false),
+        None => (adopt(export, id)?, true),
+    };
+    if record.capacity_bytes >= capacity.capacity() && !is_new {
+        if !capacity.admits(record.capacity_bytes) {
+            let (id, wanted) = (id.to_string(), capacity.to_string());
+            return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
+        }
+        return Ok(record.capacity_bytes);
+    }
+    let grown = Record { capacity_bytes: capacity.capacity(), ..record };
+    if is_new {
+        match export.create_record(&key, &grown)? {
+            Created::Now => {}
+            Created::Before(_) => return expand(export, id, capacity),
+        }
+    } else {
+        export.replace_record(&key, &grown)?;
+    }
+    Ok(grown.capacity_bytes)
+}
+
+/// Whether a record is that of the volume an id names, and not another's whose name gives the same key.
+pub(super) fn is_of(record: &Record, id: &VolumeId) -> bool {
+    id.subdir().is_none_or(|subdir| *subdir == record.subdir)
+}
+
+/// The record that a volume without one gets: another driver made it, and its directory is all there is.
+fn adopt(export: &Export, id: &VolumeId) -> Result<Record, ExpandError> {
+    let not_found = || ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() };
+    let subdir = id.subdir().ok_or_else(not_found)?;
+    if !export.has_directory(subdir)? {
+        return Err(not_found());
+    }
+    if id.subdir_was_given() {
+        export.claim(subdir, &id.key())?;
+    }
+    Ok(Record {
+        id: Some(id.to_string()),
+        subdir_given: id.subdir_was_given(),
+        on_delete: id.on_delete(),
+        ..Record::new(id.name(), subdir.clone())
+    })
+}

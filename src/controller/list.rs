@@ -1,0 +1,166 @@
+//! ListVolumes and ControllerGetVolume: what the records say, and whether the directory is there.
+
+use thiserror::Error;
+
+use super::expand::is_of;
+use super::{Controller, IsStale};
+use crate::export::catalog::Record;
+use crate::export::{Export, ExportError};
+use crate::mount::options::Options;
+use crate::volume::id::VolumeId;
+use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::share::Share;
+
+/// A volume and how it fares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its id.
+    pub id: String,
+    /// Its size in bytes, as recorded; 0: unknown.
+    pub capacity_bytes: u64,
+    /// What is wrong with it; none: nothing.
+    pub problem: Option<String>,
+}
+
+/// A part of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The volumes.
+    pub volumes: Vec<Found>,
+    /// Where the next part begins; none: this was the last.
+    pub next: Option<String>,
+}
+
+/// Why a list was not given.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum ListError {
+    #[error("the starting token {token} is not one that ListVolumes gave: begin again without a token")]
+    Token { token: String },
+
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+/// Why a volume was not found.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum GetError {
+    #[error("there is no volume {id} on {share}: check the id, and whether its directory was removed by hand")]
+    NotFound { id: String, share: String },
+
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+impl IsStale for GetError {
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Export(error) if error.is_stale())
+    }
+}
+
+/// Where a page begins: behind this record of this share.
+struct Token {
+    share: String,
+    key: RecordKey,
+}
+
+impl Controller {
+    /// A volume by its id.
+    ///
+    /// # Errors
+    /// See [`GetError`].
+    pub async fn get(&self, id: &VolumeId, options: &Options) -> Result<Found, GetError> {
+        let wanted = id.clone();
+        let work = move |export: &Export| get(export, &wanted);
+        self.on(id.share(), options, work).await.map(|(found, _)| found)
+    }
+
+    /// The volumes on all shares known: those whose record stands behind `token`, at most `most` of them (0: all).
+    ///
+    /// # Errors
+    /// See [`ListError`]. A share that does not answer is an error: without it the list would be wrong.
+    pub async fn list(&self, token: Option<&str>, most: usize) -> Result<Page, ListError> {
+        let token = token.map(Token::parse).transpose()?;
+        let most = if most == 0 { usize::MAX } else { most };
+        let mut page = Page::default();
+        for share in self.shares() {
+            let name = share.to_string();
+            let after = match &token {
+                Some(token) if name < token.share => continue,
+                Some(token) if name == token.share => Some(token.key.clone()),
+                _ => None,
+            };
+            let room = most - page.volumes.len();
+            let work = move |export: &Export| list(export, after.as_ref(), room);
+            let ((volumes, last), _) = self.on(&share, &Options::default(), work).await?;
+            page.volumes.extend(volumes);
+            if let Some(key) = last {
+                page.next = Some(Token { share: name, key }.format());
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+/// At most `room` volumes behind a key; with the last one's key if there are more.
+fn list(
+    export: &Export,
+    after: Option<&RecordKey>,
+    room: usize,
+) -> Result<(Vec<Found>, Option<RecordKey>), ExportError> {
+    let keys = export.record_keys()?;
+    let mut rest = keys.into_iter().filter(|key| after.is_none_or(|after| key > after)).peekable();
+    let mut found = Vec::new();
+    let mut last = None;
+    while found.len() < room {
+        let Some(key) = rest.next() else { break };
+        // Deleted since the keys were read: it is not there.
+        if let Some(record) = export.record(&key)? {
+            found.push(describe(export, &record)?);
+        }
+        last = Some(key);
+    }
+    // A page that is full and not the last says where it ended.
+    let more = rest.peek().is_some();
+    Ok((found, last.filter(|_| more)))
+}
+
+fn get(export: &Export, id: &VolumeId) -> Result<Found, GetError> {
+    if let Some(record) = export.record(&id.key())?.filter(|record| is_of(record, id)) {
+        return Ok(Found { id: id.to_string(), ..describe(export, &record)? });
+    }
+    // A volume that another driver made has no record, only its directory.
+    match id.subdir() {
+        Some(subdir) if export.has_directory(subdir)? => {
+            Ok(Found { id: id.to_string(), capacity_bytes: 0, problem: None })
+        }
+        _ => Err(GetError::NotFound { id: id.to_string(), share: export.share().to_string() }),
+    }
+}
+
+fn describe(export: &Export, record: &Record) -> Result<Found, ExportError> {
+    let problem = (!export.has_directory(&record.subdir)?)
+        .then(|| format!("the volume's directory {} is missing on {}", record.subdir, export.share()));
+    Ok(Found { id: id_of(export.share(), record), capacity_bytes: record.capacity_bytes, problem })
+}
+
+fn id_of(share: &Share, record: &Record) -> String {
+    record.id.clone().unwrap_or_else(|| {
+        let name = VolumeName::recorded(&record.name);
+        VolumeId::for_volume(share.clone(), &name, &record.subdir, record.subdir_given, record.on_delete).to_string()
+    })
+}
+
+impl Token {
+    fn parse(token: &str) -> Result<Self, ListError> {
+        let error = || ListError::Token { token: token.into() };
+        let (share, key) = token.rsplit_once('#').ok_or_else(error)?;
+        Ok(Self { share: share.into(), key: key.parse().map_err(|_| error())? })
+    }
+
+    fn format(&self) -> String {
+        format!("{}#{}", self.share, self.key)
+    }
+}

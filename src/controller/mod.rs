@@ -1,0 +1,133 @@
+//! What the controller does: volumes are made, found, grown and deleted on exports.
+//!
+//! Each operation is a job under the volume's key, so that no two work on one volume, and runs on the export in one
+//! piece of synchronous work. The record is the commit point: what happens before it can be repeated, what happens
+//! after it is only an answer.
+
+mod capacity;
+mod create;
+mod delete;
+mod expand;
+mod list;
+mod reaper;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use self::create::{CreateError, CreateVolume, Volume};
+pub use self::delete::{DeleteError, DeleteVolume};
+pub use self::expand::{ExpandError, ExpandVolume};
+pub use self::list::{Found, GetError, ListError, Page};
+use self::reaper::Reaper;
+use crate::export::pool::Exports;
+use crate::export::{Export, ExportError};
+use crate::jobs::Jobs;
+use crate::mount::options::Options;
+use crate::mount::workers::Workers;
+use crate::volume::access::{Mode, OnDelete};
+use crate::volume::name::RecordKey;
+use crate::volume::share::Share;
+
+/// What the operator decided for all volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// What a delete does with the directory where the StorageClass says nothing.
+    pub default_on_delete: OnDelete,
+    /// The permission bits where the StorageClass says nothing.
+    pub default_permissions: Option<Mode>,
+    /// The exports that are listed although no call named them yet.
+    pub shares: Vec<Share>,
+}
+
+/// The controller of one driver.
+#[derive(Debug)]
+pub struct Controller {
+    settings: Settings,
+    exports: Arc<Exports>,
+    jobs: Arc<Jobs>,
+    reaper: Reaper,
+    /// The exports that calls named since the start, in their order.
+    seen: Mutex<Vec<Share>>,
+}
+
+impl Controller {
+    /// A controller that mounts exports below `place`.
+    ///
+    /// # Errors
+    /// Where this host's file system refuses the folder.
+    pub async fn start(settings: Settings, workers: Arc<Workers>, place: &Path) -> std::io::Result<Arc<Self>> {
+        let exports = Exports::start(workers, place).await?;
+        Ok(Arc::new(Self {
+            seen: Mutex::new(settings.shares.clone()),
+            settings,
+            reaper: Reaper::start(),
+            jobs: Arc::default(),
+            exports,
+        }))
+    }
+
+    /// Gives the exports back.
+    pub async fn stop(&self) {
+        self.exports.close().await;
+    }
+
+    /// The operator's decisions.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Runs work on an export; once more on a new mount, if this one lost its export.
+    async fn on<T, E, F>(&self, share: &Share, options: &Options, work: F) -> Result<(T, Arc<Export>), E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + IsStale + Send + 'static,
+        F: Fn(&Export) -> Result<T, E> + Clone + Send + 'static,
+    {
+        let export = self.open(share, options).await?;
+        match export.run(work.clone()).await {
+            Err(error) if error.is_stale() => {
+                self.exports.forget(&export);
+                drop(export);
+                let export = self.open(share, options).await?;
+                export.run(work).await.map(|result| (result, export))
+            }
+            result => result.map(|result| (result, export)),
+        }
+    }
+
+    async fn open(&self, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
+        let export = self.exports.open(share, options).await?;
+        if export.first_use() {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.contains(share) {
+                seen.push(share.clone());
+            }
+            self.reaper.sweep(Arc::clone(&export));
+        }
+        Ok(export)
+    }
+
+    /// The exports known now, in the order of their names.
+    fn shares(&self) -> Vec<Share> {
+        let mut shares = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        shares.sort_unstable_by_key(ToString::to_string);
+        shares
+    }
+}
+
+/// The key under which all operations on one volume run.
+fn job_key(share: &Share, key: &RecordKey) -> String {
+    format!("volume {key} on {share}")
+}
+
+/// Whether an operation failed because its mount lost the export.
+trait IsStale {
+    fn is_stale(&self) -> bool;
+}
+
+impl IsStale for ExportError {
+    fn is_stale(&self) -> bool {
+        ExportError::is_stale(self)
+    }
+}

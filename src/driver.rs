@@ -1,0 +1,123 @@
+//! The driver as a whole: its parts put together, served, and taken down in order.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Configuration;
+use crate::controller::Controller;
+use crate::mount::workers::Workers;
+use crate::node::Node;
+use crate::rpc;
+use crate::server::{self, Endpoint, Ended, ListenError, Listener};
+use crate::telemetry;
+
+/// Threads that may wait for exports at once, over all of them; each export has its own bound below this.
+const BLOCKING_THREADS: usize = 256;
+/// How long a thread without work is kept: a burst of calls comes in seconds, memory is wanted back in the end.
+const THREAD_KEPT: Duration = Duration::from_secs(5);
+
+/// Why the driver does not run.
+#[derive(Debug, Error)]
+enum StartError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("cannot start a worker process: {0}; the driver's binary must be executable through /proc")]
+    Workers(std::io::Error),
+    #[error("cannot use {path}: {error}; name a writable folder with {flag}")]
+    Folder { path: PathBuf, error: std::io::Error, flag: &'static str },
+    #[error("cannot start: {0}")]
+    Runtime(#[from] std::io::Error),
+    #[error("serving failed: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Runs the driver until it is told to end. Gives the status to exit with.
+#[must_use]
+pub fn run(configuration: Configuration) -> ExitCode {
+    telemetry::init(configuration.log_format, configuration.log_level);
+    // Modes are what requests ask for, not what the environment leaves of them.
+    nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(THREAD_KEPT)
+        .build();
+    let ended = runtime.map_err(StartError::from).and_then(|runtime| {
+        let ended = runtime.block_on(serve(configuration));
+        // A thread that still waits for a dead server must not hold up the end.
+        runtime.shutdown_background();
+        ended
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the driver ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(configuration: Configuration) -> Result<(), StartError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let listener = Listener::bind(&configuration.endpoint).await?;
+    let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
+    let state = state_folder(&configuration);
+    let node = configuration
+        .roles
+        .node
+        .then(|| Node::start(configuration.node_id.clone(), Arc::clone(&workers), &state))
+        .transpose()
+        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
+    let controller = match configuration.roles.controller {
+        true => Some(start_controller(&configuration, workers).await?),
+        false => None,
+    };
+    tracing::info!(
+        endpoint = %configuration.endpoint,
+        driver = configuration.driver_name,
+        version = env!("CARGO_PKG_VERSION"),
+        controller = controller.is_some(),
+        node = node.as_ref().map(|node| node.id()),
+        "serving"
+    );
+    let services = rpc::services(&configuration.driver_name, controller.clone(), node);
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("told to end: running calls may finish");
+    };
+    let ended = server::serve(listener, services, shutdown, configuration.grace_period).await?;
+    if let Some(controller) = controller {
+        controller.stop().await;
+    }
+    match ended {
+        Ended::Drained => tracing::info!("ended"),
+        Ended::CutShort => tracing::warn!("ended with calls still running: their retries find what they left"),
+    }
+    Ok(())
+}
+
+async fn start_controller(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Controller>, StartError> {
+    let place = &configuration.working_mount_dir;
+    Controller::start(configuration.settings.clone(), workers, place).await.map_err(|error| StartError::Folder {
+        path: place.clone(),
+        error,
+        flag: "--working-mount-dir",
+    })
+}
+
+/// Where the node plugin keeps what it must know after a restart: beside its socket, which the kubelet's folder keeps.
+fn state_folder(configuration: &Configuration) -> PathBuf {
+    match &configuration.endpoint {
+        Endpoint::Unix(path) => path.parent().unwrap_or(Path::new("/")).to_owned(),
+        Endpoint::Tcp(_) => configuration.working_mount_dir.join(format!("{}-state", configuration.driver_name)),
+    }
+}

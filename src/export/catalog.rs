@@ -1,0 +1,232 @@
+//! The records: one small JSON file a volume, which makes the volume exist.
+//!
+//! A record is written whole to a name that only this writer uses, brought to the server's disk by fsync, and then put
+//! in place by link(2): a rival that was faster is told by EEXIST and nothing of his is touched. A record that exists
+//! is replaced by rename(2). Whatever happens before is repeated by a retry without a trace: the temporary name follows
+//! from the volume, so the retry finds and removes it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, renameat};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use serde::{Deserialize, Serialize};
+
+use super::{Export, ExportError};
+use crate::beneath;
+use crate::volume::access::{Mode as Permissions, OnDelete};
+use crate::volume::name::RecordKey;
+use crate::volume::subdir::SubDir;
+
+/// The format that this driver writes; it reads this and all before.
+const FORMAT: u32 = 1;
+/// No record is longer: a name and a path have their bounds.
+const LONGEST: u64 = 64 * 1024;
+/// How often a rival's temporary file may be in the way before that is an error.
+const TRIES: u32 = 5;
+
+/// What is known of a volume besides its directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The version of this format.
+    pub format: u32,
+    /// The CSI name.
+    pub name: String,
+    /// The volume id, where it is not the one that follows from the rest (a volume that another driver made).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The directory below the share.
+    pub subdir: SubDir,
+    /// Whether the StorageClass named the directory.
+    pub subdir_given: bool,
+    /// The size that was asked for, in bytes; 0: unknown.
+    pub capacity_bytes: u64,
+    /// What a delete does with the directory.
+    pub on_delete: OnDelete,
+    /// The permission bits that were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<Permissions>,
+    /// The owner that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The group that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+    /// When the record was first written, in seconds since 1970.
+    pub created_at: u64,
+}
+
+impl Record {
+    /// The record of a volume that is made now, with nothing asked for.
+    #[must_use]
+    pub fn new(name: String, subdir: SubDir) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self {
+            format: FORMAT,
+            name,
+            id: None,
+            subdir,
+            subdir_given: false,
+            capacity_bytes: 0,
+            on_delete: OnDelete::Delete,
+            permissions: None,
+            uid: None,
+            gid: None,
+            created_at: now,
+        }
+    }
+}
+
+/// What became of a record that was to be created.
+#[derive(Debug)]
+pub enum Created {
+    /// It is in place.
+    Now,
+    /// Another was faster; this is its record.
+    Before(Box<Record>),
+}
+
+impl Export {
+    /// Reads a volume's record; none if it has none.
+    ///
+    /// # Errors
+    /// Where the server fails, and where the file is no record.
+    pub fn record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let name = file_name(key);
+        let file = match beneath::open(volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed("open the record", name, errno)),
+        };
+        // Two names: its writer died between putting it in place and removing the temporary name.
+        if fstat(&file).is_ok_and(|stat| stat.st_nlink > 1) {
+            remove(volumes, &temporary_name(key)).map_err(|errno| self.failed("tidy up the record", &name, errno))?;
+        }
+        self.parse(&name, file).map(Some)
+    }
+
+    fn parse(&self, name: &str, file: OwnedFd) -> Result<Record, ExportError> {
+        let (path, share) = (format!("volumes/{name}"), self.share().to_string());
+        let mut text = Vec::new();
+        File::from(file).take(LONGEST).read_to_end(&mut text).map_err(|error| {
+            self.failed("read the record", name, error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+        })?;
+        let format: Format = serde_json::from_slice(&text).map_err(|error| ExportError::Record {
+            path: path.clone(),
+            share: share.clone(),
+            reason: error.to_string(),
+        })?;
+        if format.format > FORMAT {
+            return Err(ExportError::NewerRecord { path, share, format: format.format });
+        }
+        serde_json::from_slice(&text)
+            .map_err(|error| ExportError::Record { path, share, reason: error.to_string() })
+    }
+
+    /// Puts a record in place if there is none.
+    ///
+    /// # Errors
+    /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.
+    pub fn create_record(&self, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let (name, temporary) = (file_name(key), temporary_name(key));
+        let file = self.write_temporary(volumes, &temporary, record)?;
+        // By descriptor, so that it is this writer's file whatever a rival does with the name.
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let linked = linkat(AT_FDCWD, own.as_str(), volumes, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW);
+        // Closed before its name goes, or the client keeps it as `.nfs…` until then.
+        drop(file);
+        remove(volumes, &temporary).map_err(|errno| self.failed("remove the temporary record", temporary, errno))?;
+        match linked {
+            Ok(()) => Ok(Created::Now),
+            Err(Errno::EEXIST) => match self.record(key)? {
+                Some(record) => Ok(Created::Before(Box::new(record))),
+                // Deleted again in this moment: the orchestrator's retry decides.
+                None => Err(self.failed("create the record", name, Errno::EAGAIN)),
+            },
+            Err(errno) => Err(self.failed("create the record", name, errno)),
+        }
+    }
+
+    /// Puts a record in the place of one that is there.
+    ///
+    /// # Errors
+    /// Where the server fails; then the old record or the new one is in place, whole.
+    pub fn replace_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let (name, temporary) = (file_name(key), temporary_name(key));
+        drop(self.write_temporary(volumes, &temporary, record)?);
+        renameat(volumes, temporary.as_str(), volumes, name.as_str())
+            .map_err(|errno| self.failed("replace the record", name, errno))
+    }
+
+    /// Removes a record; none is success.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn remove_record(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let name = file_name(key);
+        remove(&self.layout()?.volumes, &name).map_err(|errno| self.failed("remove the record", name, errno))
+    }
+
+    /// The keys of all records, in their order.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn record_keys(&self) -> Result<Vec<RecordKey>, ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let names = beneath::names(volumes).map_err(|errno| self.failed("list", "volumes", errno))?;
+        let key = |name: &OsString| name.to_str()?.strip_suffix(SUFFIX)?.parse().ok();
+        let mut keys: Vec<RecordKey> = names.iter().filter_map(key).collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    fn write_temporary(&self, volumes: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
+        let failed = |errno| self.failed("write the record", name, errno);
+        let text = serde_json::to_vec(record).map_err(|_| failed(Errno::EINVAL))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let mut tries = 0;
+        let file = loop {
+            tries += 1;
+            match beneath::open(volumes, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+                Err(Errno::EEXIST) if tries < TRIES => remove(volumes, name).map_err(failed)?,
+                other => break other.map_err(failed)?,
+            }
+        };
+        let mut file = File::from(file);
+        let written = file.write_all(&text).and_then(|()| file.sync_data());
+        written.map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))?;
+        Ok(file.into())
+    }
+}
+
+/// What every format of a record has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+const SUFFIX: &str = ".json";
+
+fn file_name(key: &RecordKey) -> String {
+    format!("{key}{SUFFIX}")
+}
+
+/// Where a record is written before it is put in place.
+fn temporary_name(key: &RecordKey) -> String {
+    format!(".{key}.new")
+}
+
+fn remove(folder: &OwnedFd, name: &str) -> nix::Result<()> {
+    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+        Err(Errno::ENOENT) => Ok(()),
+        other => other,
+    }
+}

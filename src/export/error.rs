@@ -1,0 +1,52 @@
+//! What can go wrong on an export, in words that name the share, the path and the way out.
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use crate::mount::error::MountError;
+
+/// A call on an export that failed.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum ExportError {
+    #[error(transparent)]
+    Mount(#[from] MountError),
+
+    #[error("cannot {what} {path} on {share}: {}{}", .errno.desc(), way_out(*.errno))]
+    Io { what: &'static str, path: String, share: String, errno: Errno },
+
+    #[error("the record {path} on {share} cannot be read ({reason}): restore it from a backup, or remove it by hand")]
+    Record { path: String, share: String, reason: String },
+
+    #[error("the record {path} on {share} has format {format}, which this driver does not know: use a newer driver")]
+    NewerRecord { path: String, share: String, format: u32 },
+
+    #[error("an operation on {share} broke off: try again, and report it with the driver's log")]
+    Defect { share: String },
+}
+
+impl ExportError {
+    /// The mount lost the export's root or a folder of it: mounting it anew may help.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        matches!(self, Self::Io { errno: Errno::ESTALE, .. })
+    }
+}
+
+fn way_out(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EACCES | Errno::EPERM => {
+            "; the server does not let this host's root do that: export the share with no_root_squash, or make it \
+             writable for the user that root is mapped to"
+        }
+        Errno::EROFS => "; the server exports the share read-only: export it rw",
+        Errno::ENOSPC => "; the export is full: free space or enlarge it",
+        Errno::EDQUOT => "; the quota on the server is used up: raise it or free space",
+        Errno::ETIMEDOUT | Errno::EIO => "; the server does not answer in time: check it and the network",
+        Errno::ELOOP => "; a symbolic link is in the way, and links are never followed: remove it",
+        Errno::ENOTDIR => "; something that is not a directory is in the way: remove it",
+        Errno::ENAMETOOLONG => "; the name is too long for the server's file system: use shorter names in subDir",
+        Errno::EXDEV => "; another file system is in the way: volumes may not cross into it",
+        _ => "",
+    }
+}

@@ -1,0 +1,45 @@
+//! The driver's own folder on an export.
+//!
+//! ```text
+//! .nfs-csi/            0700
+//!   volumes/<key>.json   one record a volume
+//!   subdirs/…            which volumes name which directory (claims.rs)
+//!   trash/<id>           deleted volumes until they are freed
+//! ```
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
+
+use super::{Export, ExportError};
+use crate::tree::make::descend;
+use crate::volume::subdir::RESERVED;
+
+/// The folders, open.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) volumes: OwnedFd,
+    pub(super) subdirs: OwnedFd,
+    pub(super) trash: OwnedFd,
+}
+
+impl Layout {
+    /// Opens the folders; makes those that are missing.
+    pub(super) fn open(export: &Export) -> Result<Self, ExportError> {
+        let own = || Some(Mode::S_IRWXU);
+        let failed = |(name, errno): (String, Errno)| export.failed("make the folder", name, errno);
+        let top = descend(export.root(), &[RESERVED], own()).map_err(failed)?;
+        keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
+        let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
+        Ok(Self { volumes: open("volumes")?, subdirs: open("subdirs")?, trash: open("trash")? })
+    }
+}
+
+/// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.
+fn keep_private(folder: &OwnedFd) -> nix::Result<()> {
+    if fstat(folder)?.st_mode & 0o077 == 0 {
+        return Ok(());
+    }
+    fchmodat(folder, ".", Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
+}

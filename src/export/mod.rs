@@ -1,0 +1,172 @@
+//! An NFS export as the controller holds it: mounted once, its own folder `.nfs-csi` on it, and the records there.
+//!
+//! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a
+//! bounded number of threads an export, with `softerr` on the mount, so that a dead server ends in an error.
+
+pub mod catalog;
+pub mod claims;
+mod error;
+mod layout;
+pub mod pool;
+mod private_dir;
+pub mod trash;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use tokio::sync::Semaphore;
+
+pub use self::error::ExportError;
+pub use self::private_dir::PrivateDir;
+use self::layout::Layout;
+use crate::volume::share::Share;
+use crate::volume::subdir::SubDir;
+
+/// Calls under way on one export. The kernel's client serialises what happens within a directory, so more do not help.
+const CALLS: usize = 16;
+/// Removals under way on one export: behind the calls that somebody waits for.
+const BACKGROUND_CALLS: usize = 2;
+/// Locks that keep operations on one directory apart; two directories seldom share one.
+const STRIPES: usize = 256;
+
+/// A mounted export.
+#[derive(Debug)]
+pub struct Export {
+    share: Share,
+    version: String,
+    mount_point: PathBuf,
+    root: OwnedFd,
+    layout: OnceLock<Layout>,
+    calls: Arc<Semaphore>,
+    background: Arc<Semaphore>,
+    used: Mutex<Instant>,
+    is_used: AtomicBool,
+    stripes: Vec<Mutex<()>>,
+}
+
+impl Export {
+    fn new(share: Share, version: String, mount_point: PathBuf, root: OwnedFd) -> Self {
+        Self {
+            share,
+            version,
+            mount_point,
+            root,
+            layout: OnceLock::new(),
+            calls: Arc::new(Semaphore::new(CALLS)),
+            background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            used: Mutex::new(Instant::now()),
+            is_used: AtomicBool::new(false),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+        }
+    }
+
+    /// Whether this is the first call of this function: the moment to look what an earlier process left.
+    pub fn first_use(&self) -> bool {
+        !self.is_used.swap(true, Ordering::Relaxed)
+    }
+
+    /// Where the export is on the network.
+    #[must_use]
+    pub fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// The NFS version it is mounted with.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The share's top directory.
+    #[must_use]
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Runs work that may wait for the server, when a place is free.
+    ///
+    /// # Errors
+    /// What the work gives, or [`ExportError::Defect`] if it panicked.
+    pub async fn run<T, E, F>(self: &Arc<Self>, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    {
+        self.run_in(Arc::clone(&self.calls), work).await
+    }
+
+    /// The same for work that nobody waits for.
+    ///
+    /// # Errors
+    /// As [`Export::run`].
+    pub async fn run_in_background<T, E, F>(self: &Arc<Self>, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    {
+        self.run_in(Arc::clone(&self.background), work).await
+    }
+
+    async fn run_in<T, E, F>(self: &Arc<Self>, places: Arc<Semaphore>, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    {
+        let defect = || E::from(ExportError::Defect { share: self.share.to_string() });
+        let _place = places.acquire_owned().await.map_err(|_| defect())?;
+        let export = Arc::clone(self);
+        let ended = tokio::task::spawn_blocking(move || work(&export)).await.map_err(|_| defect())?;
+        self.touch();
+        ended
+    }
+
+    /// Runs work on a directory while no other operation of this process that asks for the same runs on it.
+    pub fn alone<T>(&self, subdir: &SubDir, work: impl FnOnce() -> T) -> T {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        subdir.hash(&mut hasher);
+        let stripe = usize::try_from(hasher.finish() % STRIPES as u64).unwrap_or_default();
+        let _alone = self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+        work()
+    }
+
+    /// Bytes that a new volume may still use, as the server tells.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn available_bytes(&self) -> Result<u64, ExportError> {
+        let stat = nix::sys::statvfs::fstatvfs(&self.root)
+            .map_err(|errno| self.failed("ask for the free space of", ".", errno))?;
+        Ok(stat.blocks_available() * stat.fragment_size())
+    }
+
+    /// The driver's own folder, made on first use.
+    fn layout(&self) -> Result<&Layout, ExportError> {
+        if let Some(layout) = self.layout.get() {
+            return Ok(layout);
+        }
+        let layout = Layout::open(self)?;
+        Ok(self.layout.get_or_init(|| layout))
+    }
+
+    /// The error of a call on `path` below the share.
+    #[must_use]
+    pub fn failed(&self, what: &'static str, path: impl Into<String>, errno: Errno) -> ExportError {
+        ExportError::Io { what, path: path.into(), share: self.share.to_string(), errno }
+    }
+
+    fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn idle(&self) -> Duration {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}

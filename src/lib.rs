@@ -1,0 +1,19 @@
+//! nfs-csi: a Container Storage Interface driver whose volumes are directories on an NFS export.
+//!
+//! Each room knows only those to its right: `rpc` → `controller` | `node` → `export` → `tree`, `mount`, with `volume`
+//! for the values they share.
+
+pub mod beneath;
+pub mod cli;
+pub mod controller;
+pub mod driver;
+pub mod export;
+pub mod jobs;
+pub mod mount;
+pub mod node;
+pub mod proto;
+pub mod rpc;
+pub mod server;
+pub mod telemetry;
+pub mod tree;
+pub mod volume;

@@ -1,0 +1,125 @@
+//! Why a mount, an unmount or a look at a mount failed, in words that name the server, the share and the way out.
+//!
+//! The meaning of an errno of mount(2) for NFS is measured, not documented: each case of [`MountError::of_mount`] was
+//! seen with a kernel client and a kernel server.
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::options;
+use super::request::MountRequest;
+
+/// What went wrong between this host and an NFS server.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum MountError {
+    #[error("the name of NFS server {server} does not resolve ({reason}): check its spelling and this host's DNS")]
+    Unresolved { server: String, reason: String },
+
+    #[error(
+        "NFS server {server} does not answer on {address} ({reason}): check that it runs, and that this host may \
+         reach that TCP port"
+    )]
+    Unreachable { server: String, address: String, reason: String },
+
+    #[error("{server} answers on {address}, but not as an NFS server ({reason}): check server and port")]
+    NotNfs { server: String, address: String, reason: String },
+
+    #[error(
+        "NFS server {server} serves none of the NFS versions {tried}: enable one of them there, or ask for another \
+         with the mount option nfsvers="
+    )]
+    VersionNotServed { server: String, tried: String },
+
+    #[error("NFS server has no directory {share}: check server, share and subDir, and what the server exports")]
+    NoSuchShare { share: String },
+
+    #[error("NFS server refuses {share}: {reason}")]
+    Denied { share: String, reason: String },
+
+    #[error(
+        "the kernel refuses the mount options \"{options}\" for {share}: one of them is unknown or has a value that it \
+         does not take (sec=krb5* needs rpc.gssd on this host); words known here: {known}"
+    )]
+    BadOptions { share: String, options: String, known: String },
+
+    #[error("mount options for {share}: {reason}")]
+    Options { share: String, reason: String },
+
+    #[error(
+        "{share} would be mounted with NFS version 3, whose locks need rpc.statd on this host, and none is running \
+         (programs that lock would hang): start rpc.statd, or add the mount option nolock, or use NFS version 4"
+    )]
+    NoStatd { share: String },
+
+    #[error(
+        "{share} leads through a symbolic link (to {found}): a volume's path may not hold links, since a tenant can \
+         point them anywhere; name the real directory"
+    )]
+    Symlink { share: String, found: String },
+
+    #[error("this host's kernel has no {fs_type} file system: load it (modprobe nfs nfsv4) or install the kernel's NFS client")]
+    NoKernelSupport { fs_type: String },
+
+    #[error("target path {target}: {reason}")]
+    Target { target: String, reason: String },
+
+    #[error("nothing is mounted on {target}")]
+    NotMounted { target: String },
+
+    #[error("the mount on {target} is stale (the server's export was removed or made anew): unpublish and publish it again")]
+    Stale { target: String },
+
+    #[error("{what} did not finish within {seconds} s: {hint}")]
+    TimedOut { what: String, seconds: u64, hint: String },
+
+    #[error("{what}: {reason}")]
+    System { what: String, errno: i32, reason: String },
+
+    #[error("the worker process for {what} failed ({reason}): try again")]
+    Worker { what: String, reason: String },
+}
+
+impl MountError {
+    /// What mount(2)'s errno means for this request.
+    pub(super) fn of_mount(request: &MountRequest, fs_type: &str, errno: Errno) -> Self {
+        let share = request.source();
+        let server = request.server.clone();
+        match errno {
+            Errno::ENOENT => Self::NoSuchShare { share },
+            Errno::EACCES => Self::Denied {
+                share,
+                reason: "it is not exported to this host, or (with NFS version 3) is not there; check the server's \
+                         export list"
+                    .into(),
+            },
+            Errno::EPERM => Self::Denied {
+                share,
+                reason: "the export wants a privileged client port; export it with \"insecure\", or drop the mount \
+                         option noresvport"
+                    .into(),
+            },
+            Errno::EINVAL => Self::BadOptions {
+                share,
+                options: request.options.to_string(),
+                known: options::known_words(),
+            },
+            Errno::ENODEV => Self::NoKernelSupport { fs_type: fs_type.into() },
+            Errno::ECONNREFUSED | Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNRESET => {
+                Self::Unreachable {
+                    server,
+                    address: format!("port {}", request.options.port()),
+                    reason: errno.desc().into(),
+                }
+            }
+            Errno::ELOOP => Self::Symlink { share, found: "more links".into() },
+            _ => Self::system(format!("cannot mount {share} on {}", request.target), errno),
+        }
+    }
+
+    /// An errno for which there is no better word.
+    pub(super) fn system(what: String, errno: Errno) -> Self {
+        Self::System { what, errno: errno as i32, reason: errno.desc().into() }
+    }
+}

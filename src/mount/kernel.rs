@@ -1,0 +1,72 @@
+//! The system calls that mount and unmount. Only worker processes call them: each may block for as long as a server
+//! is silent.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sys::stat::Mode;
+use sys_mount::{Mount, MountFlags};
+
+use super::request::Usage;
+
+/// Mounts `source` (`server:/path`) on `target`; `data` is the kernel's option string.
+pub(super) fn mount(source: &str, target: &Path, fs_type: &str, flags: MsFlags, data: &str) -> io::Result<()> {
+    Mount::builder().fstype(fs_type).flags(same(flags)).data(data).mount(source, target).map(drop)
+}
+
+/// Changes the flags of one mount, not of the superblock that it shares with others.
+pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
+    let flags = same(flags | MsFlags::MS_REMOUNT | MsFlags::MS_BIND);
+    Mount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
+}
+
+/// Unmounts the topmost mount on `target`; lazily when something still uses it. Never by force: MNT_FORCE aborts the
+/// calls of every mount that shares the superblock (measured: neighbours get errno 512).
+pub(super) fn unmount(target: &Path) -> nix::Result<()> {
+    match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+        Err(Errno::EBUSY) => detach(target),
+        other => other,
+    }
+}
+
+/// Takes the topmost mount on `target` out of the tree; who has it open keeps it.
+pub(super) fn detach(target: &Path) -> nix::Result<()> {
+    // By nix: the flag that sys-mount 3.1 has for NOFOLLOW is open(2)'s, which umount2(2) refuses.
+    umount2(target, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)
+}
+
+/// Where `target` really is: its parent with every link resolved, as the mount table will name it (a kubelet directory
+/// may be a link to another disk).
+pub(super) fn real_path(target: &Path) -> io::Result<PathBuf> {
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let parent = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(path_of(&parent)?.join(name))
+}
+
+fn path_of(descriptor: &OwnedFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
+}
+
+/// What the file system behind `descriptor` holds, as its server tells.
+pub(super) fn usage(descriptor: impl AsFd) -> io::Result<Usage> {
+    let stat = nix::sys::statvfs::fstatvfs(descriptor)?;
+    let unit = stat.fragment_size();
+    Ok(Usage {
+        total_bytes: stat.blocks() * unit,
+        available_bytes: stat.blocks_available() * unit,
+        used_bytes: stat.blocks().saturating_sub(stat.blocks_free()) * unit,
+        total_inodes: stat.files(),
+        available_inodes: stat.files_free(),
+    })
+}
+
+/// sys-mount and nix each have a type for the same bits.
+fn same(flags: MsFlags) -> MountFlags {
+    MountFlags::from_bits_retain(flags.bits())
+}

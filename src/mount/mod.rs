@@ -1,0 +1,15 @@
+//! Mounting and unmounting NFS from a daemon that must never hang.
+//!
+//! What may block runs in worker processes ([`workers`], [`worker`]); what is mounted is known from the mount table
+//! ([`table`]), never from a look at the path.
+
+mod attempt;
+pub mod error;
+mod kernel;
+pub mod options;
+mod ping;
+pub mod request;
+pub mod table;
+mod words;
+pub mod worker;
+pub mod workers;

@@ -1,0 +1,112 @@
+//! What the daemon asks of a worker process, and what it answers. One message each way, as JSON behind its length.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::MountError;
+use super::options::Options;
+
+/// One piece of work that may block.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Mount a share, or a directory of it.
+    Mount(MountRequest),
+    /// Unmount whatever is mounted on the path, and remove the empty directory if asked.
+    Unmount {
+        /// The absolute path of the mount point.
+        target: String,
+        /// Whether the mount point itself goes too.
+        remove: bool,
+    },
+    /// Ask how full the file system mounted on a path is.
+    Usage {
+        /// The absolute path of the mount point.
+        target: String,
+    },
+}
+
+/// A mount to make.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// Host name or address, without brackets.
+    pub server: String,
+    /// The share's path on the server, absolute.
+    pub share: String,
+    /// The directory below the share to mount; the share itself without.
+    pub subdir: Option<String>,
+    /// The absolute path of the mount point; its parent exists.
+    pub target: String,
+    /// The mount options.
+    pub options: Options,
+    /// Whether this mount refuses writes (the superblock stays writable for others).
+    pub read_only: bool,
+    /// Permission bits to give the directory where it has others.
+    pub permissions: Option<u32>,
+    /// How long the server may take to answer RPC NULL, in milliseconds.
+    pub ping_timeout_ms: u64,
+}
+
+impl MountRequest {
+    /// The source as the mount table shows it: `server:/share/subdir`.
+    #[must_use]
+    pub fn source(&self) -> String {
+        let server = if self.server.contains(':') { format!("[{}]", self.server) } else { self.server.clone() };
+        format!("{server}:{}", self.path())
+    }
+
+    /// The path on the server.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match &self.subdir {
+            Some(subdir) => format!("{}/{subdir}", self.share.trim_end_matches('/')),
+            None => self.share.clone(),
+        }
+    }
+}
+
+/// A worker's answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// Mounted, on the path that the mount table names.
+    Mounted {
+        /// The mount point with every link in its parents resolved.
+        target: String,
+        /// The NFS version that was agreed on.
+        version: String,
+    },
+    /// Nothing was done: something is mounted on the target already.
+    Occupied(Occupant),
+    /// Nothing is mounted on the target any more.
+    Unmounted,
+    /// How full the file system is.
+    Usage(Usage),
+    /// It did not work.
+    Failed(MountError),
+}
+
+/// What the mount table says of a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Occupant {
+    /// The mount point with every link in its parents resolved.
+    pub target: String,
+    /// The file system type.
+    pub fs_type: String,
+    /// The source field: `server:/path` for NFS.
+    pub source: String,
+    /// Whether this mount refuses writes.
+    pub read_only: bool,
+}
+
+/// The size and filling of a file system, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Size, in bytes.
+    pub total_bytes: u64,
+    /// Free for users without privilege, in bytes.
+    pub available_bytes: u64,
+    /// In use, in bytes.
+    pub used_bytes: u64,
+    /// How many files there can be.
+    pub total_inodes: u64,
+    /// How many more files there can be.
+    pub available_inodes: u64,
+}

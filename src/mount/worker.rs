@@ -1,0 +1,118 @@
+//! A worker: a process of this same binary that makes the calls which may block, one at a time.
+//!
+//! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world is the socket
+//! that it has for standard input: a request comes, a reply goes; when the daemon ends, so does it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+
+use super::attempt::{self, Memory, errno_of, read_table};
+use super::error::MountError;
+use super::kernel;
+use super::request::{Reply, Request};
+
+/// The word on the command line that makes a process a worker.
+pub const COMMAND: &str = "worker";
+
+/// Serves requests from standard input until the daemon closes it.
+#[must_use]
+pub fn run() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        // The daemon sees the socket closed, and says so where it waits for an answer.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    // A worker that is blocked in the kernel does not see its socket closed.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    nix::sys::stat::umask(Mode::empty());
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut memory = Memory::default();
+    while let Some(message) = receive(&mut socket)? {
+        let request: Request = serde_json::from_slice(&message).map_err(io::Error::from)?;
+        let reply = answer(&mut memory, &request).unwrap_or_else(Reply::Failed);
+        send(&mut socket, &serde_json::to_vec(&reply)?)?;
+    }
+    Ok(())
+}
+
+fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
+    match request {
+        Request::Mount(request) => attempt::mount(memory, request),
+        Request::Unmount { target, remove } => unmount(target, *remove),
+        Request::Usage { target } => usage(target),
+    }
+}
+
+/// Unmounts all that is stacked on the target, then removes the empty directory. Nothing there is success.
+fn unmount(target: &str, remove: bool) -> Result<Reply, MountError> {
+    let failed = |error: &io::Error| MountError::Target { target: target.into(), reason: error.to_string() };
+    let real = match kernel::real_path(Path::new(target)) {
+        Ok(real) => real,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Reply::Unmounted),
+        Err(error) => return Err(failed(&error)),
+    };
+    let mounted = read_table()?.stack(&real).count();
+    for _ in 0..mounted {
+        match kernel::unmount(&real) {
+            // Somebody else unmounted it meanwhile.
+            Err(Errno::EINVAL) => break,
+            result => result.map_err(|errno| MountError::system(format!("cannot unmount {target}"), errno))?,
+        }
+    }
+    if remove {
+        remove_target(&real).map_err(|error| failed(&error))?;
+    }
+    Ok(Reply::Unmounted)
+}
+
+/// Removes the mount point: rmdir only, never what is in it, and never through a mount (EBUSY).
+fn remove_target(real: &Path) -> io::Result<()> {
+    match std::fs::remove_dir(real) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            Err(io::Error::other("it is not a directory: remove it by hand"))
+        }
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Err(io::Error::other(
+            "nothing is mounted on it, but the directory on this host's own disk holds files; move them away by hand",
+        )),
+        other => other,
+    }
+}
+
+fn usage(target: &str) -> Result<Reply, MountError> {
+    let look = || -> io::Result<_> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        kernel::usage(nix::fcntl::open(target, flags, Mode::empty())?)
+    };
+    look().map(Reply::Usage).map_err(|error| match errno_of(&error) {
+        Errno::ESTALE => MountError::Stale { target: target.into() },
+        errno => MountError::system(format!("cannot tell how full the volume on {target} is"), errno),
+    })
+}
+
+/// Reads one message; none at the end of the stream.
+fn receive(socket: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+    let mut length = [0; 4];
+    match socket.read_exact(&mut length) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let mut message = vec![0; u32::from_be_bytes(length) as usize];
+    socket.read_exact(&mut message)?;
+    Ok(Some(message))
+}
+
+fn send(socket: &mut UnixStream, message: &[u8]) -> io::Result<()> {
+    socket.write_all(&super::workers::framed(message))
+}

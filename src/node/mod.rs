@@ -1,0 +1,50 @@
+//! What the node does: volumes are mounted where a pod wants them, and unmounted.
+//!
+//! The daemon decides, worker processes act: nothing here touches a path that may be a mount.
+
+mod publish;
+mod published;
+mod stats;
+mod unpublish;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use self::publish::{Publish, PublishError};
+use self::published::PublishedVolumes;
+pub use self::stats::{Stats, StatsError};
+pub use self::unpublish::UnpublishError;
+use crate::jobs::Jobs;
+use crate::mount::workers::Workers;
+
+/// The node plugin of one driver on one host.
+#[derive(Debug)]
+pub struct Node {
+    id: String,
+    workers: Arc<Workers>,
+    published: PublishedVolumes,
+    jobs: Arc<Jobs>,
+}
+
+impl Node {
+    /// The node plugin; what was published before is known again from the records in `state`.
+    ///
+    /// # Errors
+    /// Where this host's file system refuses the folder.
+    pub fn start(id: String, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
+        let published = PublishedVolumes::open(state)?;
+        Ok(Arc::new(Self { id, workers, published, jobs: Arc::default() }))
+    }
+
+    /// The name of this node in the cluster.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The key under which all operations on a target path run.
+fn job_key(target: &str) -> String {
+    format!("target path {target}")
+}

@@ -1,0 +1,183 @@
+//! NodePublishVolume: the volume is mounted straight on the target path; there is no staging.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::published::Published;
+use super::{Node, job_key};
+use crate::jobs::JobError;
+use crate::mount::error::MountError;
+use crate::mount::options::Options;
+use crate::mount::request::{MountRequest, Occupant};
+use crate::mount::table::{Table, split_source};
+use crate::mount::workers::Mounted;
+use crate::volume::access::Mode;
+use crate::volume::share::Share;
+use crate::volume::subdir::SubDir;
+
+/// A volume to mount.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// The volume id.
+    pub volume: String,
+    /// Where the volume is.
+    pub share: Share,
+    /// Its directory below the share; the share itself without.
+    pub subdir: Option<SubDir>,
+    /// Where it is to be mounted: an absolute path whose parent exists.
+    pub target: String,
+    /// Whether the pod may write.
+    pub read_only: bool,
+    /// Whether the volume may be published nowhere else on this node.
+    pub single_target: bool,
+    /// The mount options.
+    pub options: Options,
+    /// Permission bits to give the volume's directory where it has others.
+    pub permissions: Option<Mode>,
+}
+
+/// Why a volume was not mounted.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum PublishError {
+    #[error("{target} has {found} mounted already, not {wanted}: unpublish that first")]
+    Occupied { target: String, found: String, wanted: String },
+
+    #[error(
+        "volume {volume} is published on {elsewhere} already, and its access mode allows one pod at a time: delete \
+         that pod first"
+    )]
+    InUse { volume: String, elsewhere: String },
+
+    #[error(transparent)]
+    Mount(#[from] MountError),
+
+    #[error("cannot note in {folder} what is published ({reason}): this host's disk may be full or read-only")]
+    State { folder: String, reason: String },
+
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
+impl Node {
+    /// Mounts a volume on its target path, or finds that it is mounted there as asked for.
+    ///
+    /// # Errors
+    /// See [`PublishError`]; nothing is mounted then that was not before.
+    pub async fn publish(self: &Arc<Self>, publish: Publish) -> Result<(), PublishError> {
+        let key = job_key(&publish.target);
+        let fingerprint = format!("{publish:?}");
+        let node = Arc::clone(self);
+        self.jobs.run(key, "NodePublishVolume", fingerprint, async move { node.mount(publish).await }).await?
+    }
+
+    async fn mount(&self, publish: Publish) -> Result<(), PublishError> {
+        self.refuse_second_target(&publish)?;
+        let request = request(&publish, self.workers.limits().ping);
+        let wanted = Published {
+            volume: publish.volume,
+            target: publish.target,
+            mount_point: request.target.clone(),
+            server: request.server.clone(),
+            source: request.source(),
+            options: request.options.to_string(),
+            read_only: request.read_only,
+            single_target: publish.single_target,
+        };
+        let before = self.published.at(&wanted.target);
+        if before.is_none() {
+            self.note(wanted.clone())?;
+        }
+        let mounted = self.workers.mount(request).await;
+        match mounted {
+            Ok(Mounted::Now { target, version }) => {
+                tracing::debug!(target, version, source = wanted.source, "mounted");
+                let now = Published { mount_point: target, ..wanted };
+                if before.is_some() || now.mount_point != now.target { self.note(now) } else { Ok(()) }
+            }
+            Ok(Mounted::Before(occupant)) => self.accept(&occupant, before, wanted),
+            Err(error) => {
+                if before.is_none() {
+                    self.forget(&wanted.target);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes what is mounted on the target already, if it is what is asked for.
+    fn accept(&self, occupant: &Occupant, before: Option<Published>, wanted: Published) -> Result<(), PublishError> {
+        // The record tells more than the table; a mount without one may be another driver's, made before this one's.
+        let same = match &before {
+            Some(before) => before.is_same(&wanted) && has_source(occupant, &wanted.source),
+            None => has_source(occupant, &wanted.source) && occupant.read_only == wanted.read_only,
+        };
+        if same {
+            return self.note(Published { mount_point: occupant.target.clone(), ..wanted });
+        }
+        if before.is_none() {
+            self.forget(&wanted.target);
+        }
+        let access = |read_only: bool| if read_only { "read-only" } else { "read-write" };
+        let found = match before {
+            Some(before) => format!("volume {} ({}, options {})", before.volume, access(before.read_only), before.options),
+            None => format!("{} ({}, {})", occupant.source, occupant.fs_type, access(occupant.read_only)),
+        };
+        let asked = format!("volume {} ({}, options {})", wanted.volume, access(wanted.read_only), wanted.options);
+        Err(PublishError::Occupied { target: wanted.target, found, wanted: asked })
+    }
+
+    /// A volume for one pod at a time has one target; so has one that such a publication has already.
+    fn refuse_second_target(&self, publish: &Publish) -> Result<(), PublishError> {
+        let mut others = self.published.elsewhere(&publish.volume, &publish.target);
+        others.retain(|other| publish.single_target || other.single_target);
+        if others.is_empty() {
+            return Ok(());
+        }
+        // A record without its mount says nothing.
+        let table = Table::read().map_err(|error| self.unknown(&error))?;
+        match others.iter().find(|other| table.at(Path::new(&other.mount_point)).is_some()) {
+            Some(other) => {
+                Err(PublishError::InUse { volume: publish.volume.clone(), elsewhere: other.target.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn note(&self, published: Published) -> Result<(), PublishError> {
+        self.published.write(published).map_err(|error| self.unknown(&error))
+    }
+
+    fn unknown(&self, error: &dyn ToString) -> PublishError {
+        PublishError::State { folder: self.published.folder().display().to_string(), reason: error.to_string() }
+    }
+
+    pub(super) fn forget(&self, target: &str) {
+        if let Err(error) = self.published.remove(target) {
+            // The record has no mount any more, so it says nothing; the next publish overwrites it.
+            tracing::warn!(target, %error, "cannot remove the record of a publication");
+        }
+    }
+}
+
+fn request(publish: &Publish, ping: std::time::Duration) -> MountRequest {
+    MountRequest {
+        server: publish.share.server().to_string(),
+        share: publish.share.path().to_string(),
+        subdir: publish.subdir.as_ref().map(ToString::to_string),
+        target: publish.target.clone(),
+        options: publish.options.clone(),
+        read_only: publish.read_only || publish.options.read_only(),
+        permissions: publish.permissions.filter(|_| !publish.read_only).map(Mode::bits),
+        ping_timeout_ms: u64::try_from(ping.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// Whether the table's source is the one asked for. The host may differ: two addresses of one NFS 4.1 server are one
+/// server to the kernel, which shows the one it saw first.
+fn has_source(occupant: &Occupant, source: &str) -> bool {
+    let path = |source: &str| split_source(source.as_ref()).map(|(_, path)| path.to_owned());
+    occupant.fs_type.starts_with("nfs") && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
+}

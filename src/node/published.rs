@@ -1,0 +1,154 @@
+//! What is published where: a small record for each target path, in a folder beside the socket.
+//!
+//! The mount table says what is mounted, but not for which volume: that is here. A record without its mount says
+//! nothing; it is written before the mount is made, so that no mount is without one.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::volume::name::RecordKey;
+
+/// One publication.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Published {
+    /// The volume id.
+    pub(super) volume: String,
+    /// The target path as the orchestrator named it.
+    pub(super) target: String,
+    /// The same as the mount table names it, once it is mounted.
+    pub(super) mount_point: String,
+    /// The server's host name or address.
+    pub(super) server: String,
+    /// `server:/share/subdir`.
+    pub(super) source: String,
+    /// The mount options, without secrets.
+    pub(super) options: String,
+    /// Whether it refuses writes.
+    pub(super) read_only: bool,
+    /// Whether the volume may be published nowhere else on this node.
+    pub(super) single_target: bool,
+}
+
+impl Published {
+    /// Whether two publications of a target are the same: where the mount table has it does not count.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Self { mount_point: String::new(), ..self.clone() } == Self { mount_point: String::new(), ..other.clone() }
+    }
+}
+
+/// All publications of this node.
+#[derive(Debug)]
+pub(super) struct PublishedVolumes {
+    folder: PathBuf,
+    by_target: Mutex<HashMap<String, Published>>,
+}
+
+impl PublishedVolumes {
+    /// Reads the records of an earlier run. One that cannot be read is left out: its mount, if there is one, is then
+    /// known from the mount table only.
+    pub(super) fn open(state: &Path) -> io::Result<Self> {
+        let folder = state.join("published");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let mut by_target = HashMap::new();
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            match std::fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Published>(&text)?)) {
+                Ok(published) => {
+                    by_target.insert(published.target.clone(), published);
+                }
+                Err(error) => tracing::warn!(path = %path.display(), %error, "cannot read what was published"),
+            }
+        }
+        Ok(Self { folder, by_target: Mutex::new(by_target) })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn at(&self, target: &str) -> Option<Published> {
+        self.lock().get(target).cloned()
+    }
+
+    /// The other targets of a volume.
+    pub(super) fn elsewhere(&self, volume: &str, target: &str) -> Vec<Published> {
+        let is_other = |published: &&Published| published.volume == volume && published.target != target;
+        self.lock().values().filter(is_other).cloned().collect()
+    }
+
+    pub(super) fn write(&self, published: Published) -> io::Result<()> {
+        let text = serde_json::to_vec(&published)?;
+        // Written in place: a torn record is left out at the next start, as if its volume were not this driver's.
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(self.path(&published.target))?;
+        io::Write::write_all(&mut file, &text)?;
+        self.lock().insert(published.target.clone(), published);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, target: &str) -> io::Result<()> {
+        self.lock().remove(target);
+        match std::fs::remove_file(self.path(target)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn path(&self, target: &str) -> PathBuf {
+        self.folder.join(format!("{}.json", RecordKey::of(target)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Published>> {
+        self.by_target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(volume: &str, target: &str) -> Published {
+        Published {
+            volume: volume.into(),
+            target: target.into(),
+            mount_point: target.into(),
+            server: "server".into(),
+            source: "server:/share/v".into(),
+            options: String::new(),
+            read_only: false,
+            single_target: false,
+        }
+    }
+
+    #[test]
+    fn what_was_published_is_known_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = PublishedVolumes::open(folder.path()).unwrap();
+        before.write(published("v", "/a")).unwrap();
+        before.write(published("v", "/b")).unwrap();
+        before.remove("/b").unwrap();
+        let after = PublishedVolumes::open(folder.path()).unwrap();
+        assert_eq!(after.at("/a"), Some(published("v", "/a")));
+        assert_eq!(after.at("/b"), None);
+        assert_eq!(after.elsewhere("v", "/c"), [published("v", "/a")]);
+        assert!(after.elsewhere("v", "/a").is_empty());
+    }
+
+    #[test]
+    fn a_torn_record_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        PublishedVolumes::open(folder.path()).unwrap().write(published("v", "/a")).unwrap();
+        std::fs::write(folder.path().join("published/torn.json"), "{\"volume\":").unwrap();
+        let after = PublishedVolumes::open(folder.path()).unwrap();
+        assert!(after.at("/a").is_some());
+    }
+}

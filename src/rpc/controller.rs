@@ -1,0 +1,204 @@
+//! The Controller service.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::answer;
+use super::request;
+use super::status::status;
+use crate::controller::{Controller, Found, Volume};
+use crate::proto::controller_get_volume_response::VolumeStatus as GetVolumeStatus;
+use crate::proto::controller_service_capability::rpc::Type as Rpc;
+use crate::proto::controller_service_capability::{self, Type};
+use crate::proto::list_volumes_response::{Entry, VolumeStatus};
+use crate::proto::validate_volume_capabilities_response::Confirmed;
+use crate::proto::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
+    ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
+    ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+    GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ListVolumesResponse,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume as ProtoVolume, VolumeCondition,
+    controller_server,
+};
+
+/// What this controller offers. Never PUBLISH_UNPUBLISH_VOLUME: nodes mount by themselves, so an attacher has nothing
+/// to do.
+const CAPABILITIES: [Rpc; 7] = [
+    Rpc::CreateDeleteVolume,
+    Rpc::ListVolumes,
+    Rpc::GetCapacity,
+    Rpc::ExpandVolume,
+    Rpc::GetVolume,
+    Rpc::VolumeCondition,
+    Rpc::SingleNodeMultiWriter,
+];
+
+#[derive(Debug)]
+pub(super) struct Service {
+    controller: Arc<Controller>,
+}
+
+impl Service {
+    pub(super) fn new(controller: Arc<Controller>) -> Self {
+        Self { controller }
+    }
+}
+
+#[tonic::async_trait]
+impl controller_server::Controller for Service {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("CreateVolume", &request.name, async {
+            let checked = request::create_volume(&request).map_err(status)?;
+            let volume = self.controller.create(checked).await.map_err(status)?;
+            Ok(CreateVolumeResponse { volume: Some(created(volume, &request)) })
+        })
+        .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<Response<DeleteVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("DeleteVolume", &request.volume_id, async {
+            if let Some(checked) = request::delete_volume(&request).map_err(status)? {
+                self.controller.delete(checked).await.map_err(status)?;
+            }
+            Ok(DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<ValidateVolumeCapabilitiesRequest>,
+    ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
+        let request = request.into_inner();
+        answer("ValidateVolumeCapabilities", &request.volume_id, async {
+            let (id, options, refused) = request::validate(&request).map_err(status)?;
+            self.controller.get(&id, &options).await.map_err(status)?;
+            Ok(match refused {
+                Some(reason) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: reason.to_string() },
+                None => ValidateVolumeCapabilitiesResponse {
+                    confirmed: Some(Confirmed {
+                        volume_context: request.volume_context.clone(),
+                        volume_capabilities: request.volume_capabilities.clone(),
+                        parameters: request.parameters.clone(),
+                        mutable_parameters: request.mutable_parameters.clone(),
+                    }),
+                    message: String::new(),
+                },
+            })
+        })
+        .await
+    }
+
+    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Result<Response<ListVolumesResponse>, Status> {
+        let request = request.into_inner();
+        answer("ListVolumes", "", async {
+            let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
+            let page = self.controller.list(token, most).await.map_err(status)?;
+            Ok(ListVolumesResponse {
+                entries: page.volumes.into_iter().map(entry).collect(),
+                next_token: page.next.unwrap_or_default(),
+            })
+        })
+        .await
+    }
+
+    async fn get_capacity(&self, request: Request<GetCapacityRequest>) -> Result<Response<GetCapacityResponse>, Status> {
+        let request = request.into_inner();
+        answer("GetCapacity", "", async {
+            let share = request::get_capacity(&request).map_err(status)?;
+            let bytes = self.controller.available_bytes(share.as_ref()).await.map_err(status)?;
+            Ok(GetCapacityResponse { available_capacity: signed(bytes), ..GetCapacityResponse::default() })
+        })
+        .await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
+        let capability = |rpc: Rpc| ControllerServiceCapability {
+            r#type: Some(Type::Rpc(controller_service_capability::Rpc { r#type: rpc.into() })),
+        };
+        Ok(Response::new(ControllerGetCapabilitiesResponse {
+            capabilities: CAPABILITIES.into_iter().map(capability).collect(),
+        }))
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<ControllerExpandVolumeRequest>,
+    ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("ControllerExpandVolume", &request.volume_id, async {
+            let checked = request::expand_volume(&request).map_err(status)?;
+            let bytes = self.controller.expand(checked).await.map_err(status)?;
+            Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(bytes), node_expansion_required: false })
+        })
+        .await
+    }
+
+    async fn controller_get_volume(
+        &self,
+        request: Request<ControllerGetVolumeRequest>,
+    ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("ControllerGetVolume", &request.volume_id, async {
+            let id = request::volume_id(&request.volume_id).map_err(status)?;
+            let found = self.controller.get(&id, &crate::mount::options::Options::default()).await.map_err(status)?;
+            let condition = condition(&found);
+            Ok(ControllerGetVolumeResponse {
+                volume: Some(listed(&found)),
+                status: Some(GetVolumeStatus { volume_condition: Some(condition), ..GetVolumeStatus::default() }),
+            })
+        })
+        .await
+    }
+}
+
+/// The answer to CreateVolume: what a node needs to mount the volume is in its context.
+fn created(volume: Volume, request: &CreateVolumeRequest) -> ProtoVolume {
+    let mut context = request.parameters.clone();
+    context.retain(|key, _| !key.eq_ignore_ascii_case("subDir"));
+    context.insert("subDir".into(), volume.subdir.to_string());
+    ProtoVolume {
+        volume_id: volume.id.to_string(),
+        capacity_bytes: signed(volume.capacity_bytes),
+        volume_context: context,
+        content_source: request.volume_content_source.clone(),
+        ..ProtoVolume::default()
+    }
+}
+
+fn listed(found: &Found) -> ProtoVolume {
+    ProtoVolume {
+        volume_id: found.id.clone(),
+        capacity_bytes: signed(found.capacity_bytes),
+        ..ProtoVolume::default()
+    }
+}
+
+fn entry(found: Found) -> Entry {
+    let status = VolumeStatus { volume_condition: Some(condition(&found)), ..VolumeStatus::default() };
+    Entry { volume: Some(listed(&found)), status: Some(status) }
+}
+
+fn condition(found: &Found) -> VolumeCondition {
+    match &found.problem {
+        Some(problem) => VolumeCondition { abnormal: true, message: problem.clone() },
+        None => VolumeCondition { abnormal: false, message: "the volume's directory is there".into() },
+    }
+}
+
+/// Sizes have a sign on the wire.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,123 @@
+//! The Node service.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::answer;
+use super::request;
+use super::status::status;
+use crate::mount::request::Usage;
+use crate::node::{Node, Stats};
+use crate::proto::node_service_capability::rpc::Type as Rpc;
+use crate::proto::node_service_capability::{self, Type};
+use crate::proto::volume_usage::Unit;
+use crate::proto::{
+    NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
+    NodeServiceCapability, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
+    node_server,
+};
+
+/// What this node plugin offers: no staging, and no work with expansion.
+const CAPABILITIES: [Rpc; 3] = [Rpc::GetVolumeStats, Rpc::VolumeCondition, Rpc::SingleNodeMultiWriter];
+
+#[derive(Debug)]
+pub(super) struct Service {
+    node: Arc<Node>,
+}
+
+impl Service {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self { node }
+    }
+}
+
+#[tonic::async_trait]
+impl node_server::Node for Service {
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("NodePublishVolume", &request.volume_id, async {
+            self.node.publish(request::publish(&request).map_err(status)?).await.map_err(status)?;
+            Ok(NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        answer("NodeUnpublishVolume", &request.volume_id, async {
+            let (volume, target) = request::unpublish(&request).map_err(status)?;
+            self.node.unpublish(volume.into(), target.into()).await.map_err(status)?;
+            Ok(NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        let request = request.into_inner();
+        answer("NodeGetVolumeStats", &request.volume_id, async {
+            let (volume, path) = request::stats(&request).map_err(status)?;
+            Ok(stats(self.node.stats(volume, path).await.map_err(status)?))
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        let capability = |rpc: Rpc| NodeServiceCapability {
+            r#type: Some(Type::Rpc(node_service_capability::Rpc { r#type: rpc.into() })),
+        };
+        Ok(Response::new(NodeGetCapabilitiesResponse {
+            capabilities: CAPABILITIES.into_iter().map(capability).collect(),
+        }))
+    }
+
+    async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
+        Ok(Response::new(NodeGetInfoResponse { node_id: self.node.id().into(), ..NodeGetInfoResponse::default() }))
+    }
+}
+
+fn stats(stats: Stats) -> NodeGetVolumeStatsResponse {
+    NodeGetVolumeStatsResponse {
+        usage: stats.usage.map(|usage| vec![bytes(usage), inodes(usage)]).unwrap_or_default(),
+        volume_condition: Some(VolumeCondition {
+            abnormal: stats.problem.is_some(),
+            message: stats.problem.unwrap_or_else(|| "the volume is mounted and its server answers".into()),
+        }),
+    }
+}
+
+fn bytes(usage: Usage) -> VolumeUsage {
+    VolumeUsage {
+        unit: Unit::Bytes.into(),
+        total: signed(usage.total_bytes),
+        used: signed(usage.used_bytes),
+        available: signed(usage.available_bytes),
+    }
+}
+
+fn inodes(usage: Usage) -> VolumeUsage {
+    VolumeUsage {
+        unit: Unit::Inodes.into(),
+        total: signed(usage.total_inodes),
+        used: signed(usage.total_inodes.saturating_sub(usage.available_inodes)),
+        available: signed(usage.available_inodes),
+    }
+}
+
+/// Counts have a sign on the wire.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

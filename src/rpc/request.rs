@@ -1,0 +1,269 @@
+//! Raw messages become checked values; what is wrong with one is told by its own error, with INVALID_ARGUMENT unless
+//! the specification has another code for it.
+
+use std::collections::HashMap;
+use std::path::{Component, Path};
+
+use thiserror::Error;
+use tonic::Code;
+
+use super::status::ToStatus;
+use crate::controller::{CreateVolume, DeleteVolume, ExpandVolume};
+use crate::mount::options::{OptionError, Options};
+use crate::node::Publish;
+use crate::proto;
+use crate::proto::volume_capability::AccessType;
+use crate::proto::volume_capability::access_mode::Mode as ProtoMode;
+use crate::volume::access::{AccessMode, CapacityError, CapacityRange};
+use crate::volume::id::{IdError, VolumeId};
+use crate::volume::name::{NameError, VolumeName};
+use crate::volume::parameters::{
+    CreateParameters, ParameterError, PublishParameters, Secrets, capacity_share,
+};
+use crate::volume::share::Share;
+
+/// The kernel's bound for a path.
+const LONGEST_PATH: usize = 4095;
+
+/// What is wrong with a request.
+#[derive(Debug, Error)]
+pub(super) enum RequestError {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{0}")]
+    Name(#[from] NameError),
+    #[error("{0}")]
+    Id(IdError),
+    #[error("there is no volume with the id {0:?}: it is not one that this driver gives")]
+    UnknownId(String),
+    #[error("{0}")]
+    Parameter(#[from] ParameterError),
+    #[error("mount options: {0}")]
+    Option(#[from] OptionError),
+    #[error("{0}")]
+    Capacity(#[from] CapacityError),
+    #[error("block volumes are not offered: an NFS export holds directories; ask for volumeMode: Filesystem")]
+    Block,
+    #[error("the volume capability names neither mount nor block")]
+    NoAccessType,
+    #[error("the volume capability has access mode {0}, which this driver does not know")]
+    AccessMode(i32),
+    #[error("{field} {path:?} is no absolute path without '.' and '..', of at most {LONGEST_PATH} bytes")]
+    Path { field: &'static str, path: String },
+    #[error("the volume's context names no server and share, and its id {id:?} does not tell them either: set both")]
+    NoShare { id: String },
+    #[error("{0}")]
+    NotOffered(&'static str),
+    #[error("{field} is {value}: it must not be negative")]
+    Negative { field: &'static str, value: i32 },
+}
+
+impl ToStatus for RequestError {
+    fn code(&self) -> Code {
+        match self {
+            Self::UnknownId(_) => Code::NotFound,
+            Self::Capacity(CapacityError::LimitBelowRequired { .. }) => Code::OutOfRange,
+            _ => Code::InvalidArgument,
+        }
+    }
+}
+
+type Result<T, E = RequestError> = std::result::Result<T, E>;
+
+pub(super) fn create_volume(request: &proto::CreateVolumeRequest) -> Result<CreateVolume> {
+    let name = VolumeName::parse(&request.name)?;
+    let access = capabilities(&request.volume_capabilities)?;
+    if request.volume_content_source.is_some() {
+        return Err(RequestError::NotOffered("volumes from snapshots and from other volumes are not offered"));
+    }
+    if !request.mutable_parameters.is_empty() {
+        return Err(RequestError::NotOffered("mutable parameters are not offered: leave VolumeAttributesClass out"));
+    }
+    let mut options = Options::default();
+    for access in access {
+        options = options.merged(access.options);
+    }
+    Ok(CreateVolume {
+        name,
+        parameters: CreateParameters::parse(&request.parameters)?,
+        capacity: capacity(request.capacity_range.as_ref())?,
+        options: options.merged(secret_options(&request.secrets)?),
+    })
+}
+
+/// The volume to delete; none if the id is none of this driver's: such a volume is gone already.
+pub(super) fn delete_volume(request: &proto::DeleteVolumeRequest) -> Result<Option<DeleteVolume>> {
+    let id = match volume_id(&request.volume_id) {
+        Ok(id) => id,
+        Err(RequestError::UnknownId(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(Some(DeleteVolume { id, options: secret_options(&request.secrets)? }))
+}
+
+pub(super) fn expand_volume(request: &proto::ControllerExpandVolumeRequest) -> Result<ExpandVolume> {
+    let id = volume_id(&request.volume_id)?;
+    let Some(range) = &request.capacity_range else { return Err(RequestError::Missing("capacity_range")) };
+    if let Some(access) = &request.volume_capability {
+        capability(access)?;
+    }
+    Ok(ExpandVolume { id, capacity: capacity(Some(range))?, options: secret_options(&request.secrets)? })
+}
+
+/// What to validate: the volume, its secret's mount options, and whether the capabilities and parameters are offered
+/// (the reason if not).
+pub(super) fn validate(
+    request: &proto::ValidateVolumeCapabilitiesRequest,
+) -> Result<(VolumeId, Options, Option<RequestError>)> {
+    let id = volume_id(&request.volume_id)?;
+    if request.volume_capabilities.is_empty() {
+        return Err(RequestError::Missing("volume_capabilities"));
+    }
+    let refused = capabilities(&request.volume_capabilities)
+        .map(drop)
+        .and_then(|()| if request.parameters.is_empty() {
+            Ok(())
+        } else {
+            CreateParameters::parse(&request.parameters).map(drop).map_err(RequestError::from)
+        })
+        .err();
+    Ok((id, secret_options(&request.secrets)?, refused))
+}
+
+/// A page of at most so many volumes (0: all), from a token on.
+pub(super) fn list(max_entries: i32, starting_token: &str) -> Result<(usize, Option<&str>)> {
+    let most = usize::try_from(max_entries)
+        .map_err(|_| RequestError::Negative { field: "max_entries", value: max_entries })?;
+    Ok((most, Some(starting_token).filter(|token| !token.is_empty())))
+}
+
+pub(super) fn get_capacity(request: &proto::GetCapacityRequest) -> Result<Option<Share>> {
+    for access in &request.volume_capabilities {
+        capability(access)?;
+    }
+    Ok(capacity_share(&request.parameters)?)
+}
+
+pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publish> {
+    let volume = known(&request.volume_id, "volume_id")?;
+    let target = path(&request.target_path, "target_path")?;
+    let Some(access) = &request.volume_capability else { return Err(RequestError::Missing("volume_capability")) };
+    let access = capability(access)?;
+    let parameters = PublishParameters::parse(&request.volume_context)?;
+    if parameters.ephemeral {
+        return Err(RequestError::NotOffered("inline (ephemeral) volumes are not offered: use a PersistentVolumeClaim"));
+    }
+    let (share, subdir) = match parameters.share {
+        Some(share) => (share, parameters.subdir),
+        None => match VolumeId::parse(&request.volume_id) {
+            Ok(id) => (id.share().clone(), Some(id.subdir().cloned().ok_or_else(|| no_share(volume))?)),
+            Err(_) => return Err(no_share(volume)),
+        },
+    };
+    let options = Options::parse(&parameters.mount_options)?
+        .merged(access.options)
+        .merged(secret_options(&request.secrets)?);
+    Ok(Publish {
+        volume: volume.into(),
+        share,
+        subdir,
+        target: target.into(),
+        read_only: request.readonly || access.mode.read_only(),
+        single_target: access.mode.single_target(),
+        options,
+        permissions: parameters.permissions,
+    })
+}
+
+/// Volume and target path.
+pub(super) fn unpublish(request: &proto::NodeUnpublishVolumeRequest) -> Result<(&str, &str)> {
+    Ok((known(&request.volume_id, "volume_id")?, path(&request.target_path, "target_path")?))
+}
+
+/// Volume and path.
+pub(super) fn stats(request: &proto::NodeGetVolumeStatsRequest) -> Result<(&str, &str)> {
+    let volume = known(&request.volume_id, "volume_id")?;
+    let at = known(&request.volume_path, "volume_path")?;
+    // Nothing can be published on what is no path of this host's.
+    Ok((volume, at))
+}
+
+pub(super) fn volume_id(text: &str) -> Result<VolumeId> {
+    VolumeId::parse(known(text, "volume_id")?).map_err(|error| match error {
+        IdError::Foreign { .. } => RequestError::UnknownId(text.chars().take(128).collect()),
+        error => RequestError::Id(error),
+    })
+}
+
+/// How a volume is to be reached.
+struct Access {
+    mode: AccessMode,
+    options: Options,
+}
+
+fn capabilities(all: &[proto::VolumeCapability]) -> Result<Vec<Access>> {
+    if all.is_empty() {
+        return Err(RequestError::Missing("volume_capabilities"));
+    }
+    all.iter().map(capability).collect()
+}
+
+fn capability(capability: &proto::VolumeCapability) -> Result<Access> {
+    let mount = match &capability.access_type {
+        Some(AccessType::Mount(mount)) => mount,
+        Some(AccessType::Block(_)) => return Err(RequestError::Block),
+        None => return Err(RequestError::NoAccessType),
+    };
+    let Some(mode) = &capability.access_mode else { return Err(RequestError::Missing("access_mode")) };
+    Ok(Access { mode: access_mode(mode.mode)?, options: Options::parse(&mount.mount_flags)? })
+}
+
+fn access_mode(number: i32) -> Result<AccessMode> {
+    match ProtoMode::try_from(number) {
+        Ok(ProtoMode::SingleNodeWriter) => Ok(AccessMode::SingleNodeWriter),
+        Ok(ProtoMode::SingleNodeReaderOnly) => Ok(AccessMode::SingleNodeReaderOnly),
+        Ok(ProtoMode::MultiNodeReaderOnly) => Ok(AccessMode::MultiNodeReaderOnly),
+        Ok(ProtoMode::MultiNodeSingleWriter) => Ok(AccessMode::MultiNodeSingleWriter),
+        Ok(ProtoMode::MultiNodeMultiWriter) => Ok(AccessMode::MultiNodeMultiWriter),
+        Ok(ProtoMode::SingleNodeSingleWriter) => Ok(AccessMode::SingleNodeSingleWriter),
+        Ok(ProtoMode::SingleNodeMultiWriter) => Ok(AccessMode::SingleNodeMultiWriter),
+        Ok(ProtoMode::Unknown) | Err(_) => Err(RequestError::AccessMode(number)),
+    }
+}
+
+fn capacity(range: Option<&proto::CapacityRange>) -> Result<CapacityRange> {
+    let (required, limit) = range.map_or((0, 0), |range| (range.required_bytes, range.limit_bytes));
+    Ok(CapacityRange::parse(required, limit)?)
+}
+
+fn secret_options(secrets: &HashMap<String, String>) -> Result<Options> {
+    match Secrets::parse(secrets)?.mount_options {
+        Some(options) => Ok(Options::parse_secret(&options)?),
+        None => Ok(Options::default()),
+    }
+}
+
+fn no_share(volume: &str) -> RequestError {
+    RequestError::NoShare { id: volume.chars().take(128).collect() }
+}
+
+fn known<'a>(text: &'a str, field: &'static str) -> Result<&'a str> {
+    if text.is_empty() { Err(RequestError::Missing(field)) } else { Ok(text) }
+}
+
+fn path<'a>(text: &'a str, field: &'static str) -> Result<&'a str> {
+    known(text, field)?;
+    let mut components = Path::new(text).components();
+    let is_plain = components.next() == Some(Component::RootDir)
+        && components.all(|component| matches!(component, Component::Normal(_)))
+        && !text.split('/').any(|component| component == ".")
+        && text.len() <= LONGEST_PATH
+        && text != "/"
+        && !text.contains('\0');
+    if is_plain {
+        // The mount table has no slash at the end either.
+        Ok(text.trim_end_matches('/'))
+    } else {
+        Err(RequestError::Path { field, path: text.chars().take(256).collect() })
+    }
+}

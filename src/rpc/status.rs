@@ -1,0 +1,164 @@
+//! Domain errors become gRPC codes: the specification's table for each call, in one place.
+//!
+//! What the orchestrator does with a code: it tries again after UNAVAILABLE, ABORTED, DEADLINE_EXCEEDED and
+//! RESOURCE_EXHAUSTED, believing that the call may still be under way; after the others it knows that the call ended,
+//! tells the user, and tries again more slowly.
+
+use nix::errno::Errno;
+use tonic::{Code, Status};
+
+use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError};
+use crate::export::ExportError;
+use crate::jobs::JobError;
+use crate::mount::error::MountError;
+use crate::node::{PublishError, StatsError, UnpublishError};
+
+/// An error that has a code.
+pub(super) trait ToStatus: std::error::Error + Sized {
+    fn code(&self) -> Code;
+
+    fn to_status(&self) -> Status {
+        Status::new(self.code(), self.to_string())
+    }
+}
+
+/// Turns any domain error into the status that answers the call.
+pub(super) fn status(error: impl ToStatus) -> Status {
+    error.to_status()
+}
+
+impl ToStatus for CreateError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Template(_) => Code::InvalidArgument,
+            Self::Exists { .. } => Code::AlreadyExists,
+            Self::Export(error) => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for DeleteError {
+    fn code(&self) -> Code {
+        match self {
+            Self::InUse { .. } => Code::FailedPrecondition,
+            Self::Export(error) => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for ExpandError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. } => Code::NotFound,
+            Self::TooLarge { .. } => Code::OutOfRange,
+            Self::Export(error) => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for GetError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. } => Code::NotFound,
+            Self::Export(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for ListError {
+    fn code(&self) -> Code {
+        match self {
+            // The specification's code for a token that it does not know.
+            Self::Token { .. } => Code::Aborted,
+            Self::Export(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for PublishError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Occupied { .. } => Code::AlreadyExists,
+            Self::InUse { .. } => Code::FailedPrecondition,
+            Self::Mount(error) => error.code(),
+            Self::State { .. } => Code::Internal,
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for UnpublishError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Mount { error, .. } => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for StatsError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotPublished { .. } | Self::AnotherVolume { .. } => Code::NotFound,
+            Self::Table { .. } => Code::Internal,
+        }
+    }
+}
+
+impl ToStatus for JobError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Busy { .. } => Code::Aborted,
+            Self::Broken { .. } => Code::Internal,
+        }
+    }
+}
+
+impl ToStatus for ExportError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Mount(error) => error.code(),
+            Self::Io { errno, .. } => code_of_errno(*errno),
+            Self::Record { .. } | Self::NewerRecord { .. } => Code::FailedPrecondition,
+            Self::Defect { .. } => Code::Internal,
+        }
+    }
+}
+
+impl ToStatus for MountError {
+    fn code(&self) -> Code {
+        match self {
+            // The server may come back: try again.
+            Self::Unresolved { .. } | Self::Unreachable { .. } | Self::NotNfs { .. } => Code::Unavailable,
+            Self::TimedOut { .. } => Code::DeadlineExceeded,
+            Self::Worker { .. } => Code::Unavailable,
+            // The user or the operator has to change something first.
+            Self::NoSuchShare { .. } | Self::NotMounted { .. } => Code::NotFound,
+            Self::Denied { .. } => Code::PermissionDenied,
+            Self::BadOptions { .. } | Self::Options { .. } => Code::InvalidArgument,
+            Self::VersionNotServed { .. }
+            | Self::NoStatd { .. }
+            | Self::Symlink { .. }
+            | Self::NoKernelSupport { .. }
+            | Self::Stale { .. } => Code::FailedPrecondition,
+            Self::Target { .. } => Code::Internal,
+            Self::System { errno, .. } => code_of_errno(Errno::from_raw(*errno)),
+        }
+    }
+}
+
+fn code_of_errno(errno: Errno) -> Code {
+    match errno {
+        Errno::EACCES | Errno::EPERM => Code::PermissionDenied,
+        Errno::ENOSPC | Errno::EDQUOT => Code::ResourceExhausted,
+        Errno::EROFS | Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV | Errno::EEXIST => Code::FailedPrecondition,
+        Errno::ENAMETOOLONG | Errno::EINVAL => Code::InvalidArgument,
+        Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ECONNREFUSED | Errno::EHOSTUNREACH => Code::Unavailable,
+        Errno::EAGAIN | Errno::EBUSY => Code::Aborted,
+        Errno::ENOENT => Code::NotFound,
+        _ => Code::Internal,
+    }
+}

@@ -1,0 +1,14 @@
+//! The values that the driver works with: shares, paths, names, ids, parameters.
+//!
+//! Nothing here does I/O. Each type is made from text by one function that refuses what the type cannot stand for, so
+//! that nobody checks again: a path in a [`subdir::SubDir`] stays below its share, a name is never empty.
+
+pub mod access;
+pub mod id;
+pub mod name;
+pub mod parameters;
+pub mod path;
+mod quote;
+pub mod share;
+pub mod subdir;
+mod text;

@@ -1,0 +1,120 @@
+//! The bare system calls: what nobody can be faster than.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, umount2};
+
+/// The kernel's data for a mount of this version from this server.
+fn data(version: &str, server: &str) -> String {
+    match version {
+        "3" => format!("vers=3,addr={server},nolock,port=2049"),
+        _ => format!("vers={version},addr={server}"),
+    }
+}
+
+/// RPC NULL to the server, then a mount; RPC NULL, then the unmount: how long each pair takes.
+pub fn mount(source: &str, target: &Path, version: &str) -> [Duration; 2] {
+    std::fs::create_dir_all(target).unwrap();
+    let fs_type = if version == "3" { "nfs" } else { "nfs4" };
+    let data = data(version, "127.0.0.1");
+    let begun = Instant::now();
+    null("127.0.0.1");
+    nix::mount::mount(Some(source), target, Some(fs_type), MsFlags::empty(), Some(data.as_str())).unwrap();
+    let mounted = begun.elapsed();
+    let begun = Instant::now();
+    null("127.0.0.1");
+    umount2(target, MntFlags::UMOUNT_NOFOLLOW).unwrap();
+    [mounted, begun.elapsed()]
+}
+
+/// One RPC NULL of the NFS program over a connection of its own.
+fn null(server: &str) {
+    let mut stream = TcpStream::connect((server, 2049)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let words: [u32; 11] = [0x8000_0028, 7, 0, 2, 100_003, 4, 0, 0, 0, 0, 0];
+    stream.write_all(&words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>()).unwrap();
+    let mut reply = [0; 28];
+    stream.read_exact(&mut reply).unwrap();
+}
+
+/// A mount of a share for bare calls, with a superblock that no other mount shares.
+pub struct Share {
+    path: PathBuf,
+}
+
+impl Share {
+    pub fn mount(server: &str, share: &str, path: PathBuf) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let data = format!("{},nosharecache", data("4.2", server));
+        let source = format!("{server}:{share}");
+        nix::mount::mount(Some(source.as_str()), &path, Some("nfs4"), MsFlags::empty(), Some(data.as_str())).unwrap();
+        Self { path }
+    }
+
+    /// mkdir and chmod, then rename into another folder, of `count` directories by as many threads at once: the rates
+    /// a second of both.
+    pub fn rates(&self, count: usize, threads: usize) -> [f64; 2] {
+        let trash = self.path.join(".bench-trash");
+        std::fs::create_dir_all(&trash).unwrap();
+        let made = rate(count, threads, |number| {
+            let path = self.path.join(format!("bench-{number}"));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        });
+        let renamed = rate(count, threads, |number| {
+            std::fs::rename(self.path.join(format!("bench-{number}")), trash.join(number.to_string())).unwrap();
+        });
+        std::fs::remove_dir_all(&trash).unwrap();
+        [made, renamed]
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+    }
+}
+
+fn rate(count: usize, threads: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let next = AtomicUsize::new(0);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    work(number);
+                }
+            });
+        }
+    });
+    count as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// Round trips to the server so far on the mounts below a folder, from the mounts' own statistics.
+pub fn round_trips(folder: &Path) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/mountstats").unwrap();
+    let mut counted = false;
+    let mut operations = false;
+    let mut sum = 0;
+    for line in text.lines() {
+        if let Some(device) = line.strip_prefix("device ") {
+            counted = device.contains(&format!(" mounted on {}/", folder.display())) && device.contains("fstype nfs");
+            operations = false;
+        } else if line.trim_start().starts_with("per-op statistics") {
+            operations = true;
+        } else if counted && operations {
+            // `NAME: operations transmissions …`
+            let count = line.split_once(':').and_then(|(_, figures)| figures.split_whitespace().next()?.parse().ok());
+            sum += count.unwrap_or(0);
+        }
+    }
+    sum
+}

@@ -1,0 +1,88 @@
+//! The figures: a table for people, JSON for machines, and which of them are out of bounds.
+
+use serde::Serialize;
+
+#[derive(Default)]
+pub struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    what: String,
+    unit: &'static str,
+    value: f64,
+    /// What it is compared with.
+    floor: Option<Floor>,
+    /// At most (or at least) this, for the ratio where there is a floor, for the value otherwise.
+    bound: Option<Bound>,
+    kept: bool,
+}
+
+#[derive(Serialize)]
+struct Floor {
+    what: &'static str,
+    value: f64,
+    ratio: f64,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Report {
+    /// A figure that must not be larger than a bound.
+    pub fn at_most(&mut self, what: &str, unit: &'static str, value: f64, bound: f64) {
+        self.add(what, unit, value, None, Bound::AtMost(bound));
+    }
+
+    /// A figure that must not be smaller than a bound.
+    pub fn at_least(&mut self, what: &str, unit: &'static str, value: f64, bound: f64) {
+        self.add(what, unit, value, None, Bound::AtLeast(bound));
+    }
+
+    /// A figure whose ratio to the floor must not be larger than a bound (infinite: none).
+    pub fn ratio(&mut self, what: &str, against: &'static str, unit: &'static str, value: f64, floor: f64, bound: f64) {
+        let floor = Floor { what: against, value: floor, ratio: value / floor };
+        self.add(what, unit, value, Some(floor), Bound::AtMost(bound));
+    }
+
+    fn add(&mut self, what: &str, unit: &'static str, value: f64, floor: Option<Floor>, bound: Bound) {
+        let judged = floor.as_ref().map_or(value, |floor| floor.ratio);
+        let (kept, bound) = match bound {
+            Bound::AtMost(most) => (judged <= most, Some(bound).filter(|_| most.is_finite())),
+            Bound::AtLeast(least) => (judged >= least, Some(bound).filter(|_| least > 0.0)),
+        };
+        self.rows.push(Row { what: what.into(), unit, value, floor, bound, kept });
+    }
+
+    pub fn failed(&self) -> bool {
+        self.rows.iter().any(|row| !row.kept)
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(&self.rows).expect("plain figures")
+    }
+
+    pub fn print(&self) {
+        println!("\n{:<52} {:>16}   {:<38} {:>7} {:>10}", "what", "measured", "against", "ratio", "bound");
+        for row in &self.rows {
+            let value = format!("{:.2} {}", row.value, row.unit);
+            let (against, ratio) = match &row.floor {
+                Some(floor) => (format!("{} {:.2} {}", floor.what, floor.value, row.unit), format!("{:.2}", floor.ratio)),
+                None => (String::new(), String::new()),
+            };
+            let bound = match row.bound {
+                Some(Bound::AtMost(most)) => format!("<= {most}"),
+                Some(Bound::AtLeast(least)) => format!(">= {least}"),
+                None => String::new(),
+            };
+            let missed = if row.kept { "" } else { "  MISSED" };
+            println!("{:<52} {value:>16}   {against:<38} {ratio:>7} {bound:>10}{missed}", row.what);
+        }
+        println!();
+    }
+}

@@ -1,0 +1,37 @@
+# Sourced by a job in the guest: a kernel NFS server on 127.0.0.1 (and ::1) with NFS 3, 4.0, 4.1 and 4.2.
+#
+# /run/export is an XFS file system with reflinks, exported under this very path for all versions: version 4 needs a
+# root of all exports that can itself be exported, which this machine's root (hostfs) is not, so the server's world is
+# /run/nfsroot (rootdir= of nfs.conf), and what is exported there is bound to the same path outside of it.
+#
+#   export_more NAME OPTIONS   exports /run/exports/NAME, a tmpfs, with other options
+#   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
+mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
+touch /var/lib/nfs/{etab,rmtab,state,export-lock}
+mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
+mount -t nfsd nfsd /proc/fs/nfsd
+mount -t tmpfs nfsroot /run/nfsroot
+printf '[exports]\nrootdir=/run/nfsroot\n' > /run/nfs.conf
+mount --bind /run/nfs.conf /etc/nfs.conf
+
+# both FOLDER: makes the folder, and the same one as the server sees it.
+both() { mkdir -p "$1" "/run/nfsroot$1"; }
+
+next_fsid=10
+export_more() {
+	both "/run/exports/$1"
+	mount -t tmpfs "$1" "/run/nfsroot/run/exports/$1"
+	mount --bind "/run/nfsroot/run/exports/$1" "/run/exports/$1"
+	next_fsid=$((next_fsid + 1))
+	exportfs -o "$2,insecure,no_subtree_check,fsid=$next_fsid" "*:/run/exports/$1"
+}
+
+both /run/export
+truncate -s "${EXPORT_SIZE:-1G}" /run/export.img
+mkfs.xfs -q -m reflink=1 /run/export.img
+mount -o loop /run/export.img /run/nfsroot/run/export
+mount --bind /run/nfsroot/run/export /run/export
+rpcbind -w
+exportfs -o rw,no_root_squash,insecure,no_subtree_check,crossmnt '*:/run/export'
+rpc.mountd -p 20048 2> /run/mountd.log
+rpc.nfsd --grace-time 10 --lease-time 10 4

@@ -1,0 +1,52 @@
+# Sourced by a job in the guest, after nfsd.sh: more NFS servers, each in network, host name and mount namespaces of its
+# own behind a pair of virtual interfaces. One server with two addresses is no substitute: NFS 4.1 sees through it and
+# shares one connection.
+#
+#   server NAME N        a server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder /run/export/NAME
+#   in_server NAME CMD…  runs a command in its namespaces
+#   die NAME, undie NAME drops its TCP packets, lets them pass
+#   delay NAME MS        its round-trip time
+for module in veth nfsd ip_tables iptable_filter sch_netem; do modprobe -d /run "$module"; done
+declare -A server_of
+
+server() {
+	local name=$1 n=$2
+	mkdir -p "/run/export/$name"
+	unshare -m -n -u --propagation slave bash -eu -s "$name" "$n" <<-'EOS' &
+		name=$1 n=$2
+		hostname "server-$name"
+		ip link set lo up
+		mount -t tmpfs nfs /var/lib/nfs
+		mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery}
+		touch /var/lib/nfs/{etab,rmtab,state,export-lock}
+		mount -t rpc_pipefs rpc /var/lib/nfs/rpc_pipefs
+		mount -t nfsd nfsd /proc/fs/nfsd
+		umount /etc/nfs.conf
+		mount --bind /dev/null /run/rpcbind.sock # the port mapper of the guest itself, by a path
+		until ip link show "s-$name" > /dev/null 2>&1; do sleep 0.1; done
+		ip addr add "10.0.$n.1/24" dev "s-$name"
+		ip link set "s-$name" up
+		echo 10 > /proc/fs/nfsd/nfsv4leasetime
+		echo 10 > /proc/fs/nfsd/nfsv4gracetime
+		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:/run/export/$name"
+		rpc.mountd -p 20048 2> /dev/null
+		rpc.nfsd 4
+		touch "/run/server-$name.ready"
+		exec sleep infinity
+	EOS
+	server_of[$name]=$!
+	until [ "$(readlink "/proc/$!/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
+	ip link add "c-$name" type veth peer name "s-$name" netns "$!"
+	ip addr add "10.0.$n.2/24" dev "c-$name"
+	ip link set "c-$name" up
+	until [ -e "/run/server-$name.ready" ]; do sleep 0.1; done
+}
+
+in_server() {
+	local name=$1
+	shift
+	nsenter -t "${server_of[$name]}" -m -n -u "$@"
+}
+die() { in_server "$1" iptables-legacy -A INPUT -p tcp -j DROP; }
+undie() { in_server "$1" iptables-legacy -F INPUT; }
+delay() { in_server "$1" tc qdisc replace dev "s-$1" root netem delay "$2ms"; }

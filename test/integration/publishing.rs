@@ -1,0 +1,372 @@
+//! NodePublishVolume, NodeUnpublishVolume and NodeGetVolumeStats.
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use nfs_csi::proto::volume_capability::access_mode::Mode;
+use nfs_csi::proto::volume_usage::Unit;
+use nfs_csi::proto::{NodeGetInfoRequest, Volume};
+use nix::errno::Errno;
+use tonic::Code;
+
+use crate::kit::driver::Driver;
+use crate::kit::requests::{by_hand, create, delete, publish, stats, unpublish};
+use crate::kit::server::on_server;
+use crate::kit::{folder, mounts_at};
+
+const RWX: Mode = Mode::MultiNodeMultiWriter;
+
+async fn volume(driver: &Driver, name: &str) -> Volume {
+    let created = driver.controller().await.create_volume(create(name, &[("mountPermissions", "0777")])).await;
+    created.unwrap().into_inner().volume.unwrap()
+}
+
+async fn remove(driver: &Driver, volume: &Volume) {
+    driver.controller().await.delete_volume(delete(&volume.volume_id)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_is_mounted_with_each_version_of_nfs() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-versions").await;
+    for version in ["4.2", "4.1", "4.0", "3"] {
+        let target = folder.path().join("target");
+        let options = [&format!("nfsvers={version}"), "nolock"];
+        let options = if version == "3" { &options[..] } else { &options[..1] };
+        node.publish_volume_with(&volume, &target, RWX, options).await;
+        let mounted = mounts_at(&target);
+        assert_eq!(mounted.len(), 1, "{mounted:?}");
+        assert!(mounted[0].contains(&format!("vers={version},")), "{mounted:?}");
+        assert!(mounted[0].contains(" 127.0.0.1:/run/export/pvc-versions "), "{mounted:?}");
+        std::fs::write(target.join("file"), version).unwrap();
+        assert_eq!(std::fs::read_to_string(on_server("pvc-versions/file")).unwrap(), version);
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        assert!(mounts_at(&target).is_empty() && !target.exists());
+    }
+    remove(&driver, &volume).await;
+}
+
+/// Shorter to read where a publish has to succeed.
+trait PublishWith {
+    async fn publish_volume_with(&mut self, volume: &Volume, target: &Path, mode: Mode, options: &[&str]);
+}
+
+impl PublishWith for nfs_csi::proto::node_client::NodeClient<tonic::transport::Channel> {
+    async fn publish_volume_with(&mut self, volume: &Volume, target: &Path, mode: Mode, options: &[&str]) {
+        self.node_publish_volume(publish(volume, target, mode, options)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_newest_version_that_the_server_has_is_taken_and_options_become_flags_and_data() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-options").await;
+    let target = folder.path().join("target");
+    node.publish_volume_with(&volume, &target, RWX, &["noatime,nosuid", "timeo=70", "_netdev", "defaults", "rsize=65536"])
+        .await;
+    let mounted = mounts_at(&target).remove(0);
+    for expected in ["vers=4.2", "noatime", "nosuid", "timeo=70", "rsize=65536", "addr=127.0.0.1"] {
+        assert!(mounted.contains(expected), "{expected}: {mounted}");
+    }
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+
+    let refused = node.node_publish_volume(publish(&volume, &target, RWX, &["hard", "bogusopt"])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("bogusopt") && refused.message().contains("nconnect"), "{refused}");
+    assert!(!target.exists());
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn a_read_only_publish_refuses_writes_and_its_neighbour_on_the_same_superblock_takes_them() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-readonly").await;
+    let [writable, by_flag, by_mode, by_option] =
+        ["writable", "by-flag", "by-mode", "by-option"].map(|name| folder.path().join(name));
+    node.publish_volume_with(&volume, &writable, RWX, &[]).await;
+    let mut request = publish(&volume, &by_flag, RWX, &[]);
+    request.readonly = true;
+    node.node_publish_volume(request).await.unwrap();
+    node.publish_volume_with(&volume, &by_mode, Mode::MultiNodeReaderOnly, &["nosuid"]).await;
+    node.publish_volume_with(&volume, &by_option, RWX, &["ro"]).await;
+    for target in [&by_flag, &by_mode, &by_option] {
+        let error = std::fs::write(target.join("file"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::EROFS as i32));
+        assert_eq!(std::fs::metadata(target).unwrap().dev(), std::fs::metadata(&writable).unwrap().dev());
+    }
+    assert!(mounts_at(&by_mode)[0].contains("nosuid"));
+    std::fs::write(writable.join("file"), "seen by all").unwrap();
+    assert_eq!(std::fs::read_to_string(by_mode.join("file")).unwrap(), "seen by all");
+    for target in [&writable, &by_flag, &by_mode, &by_option] {
+        node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
+    }
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn publishing_again_is_no_change_and_publishing_otherwise_is_refused_also_after_a_restart() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let volume = volume(&driver, "pvc-again").await;
+    let other = self::volume(&driver, "pvc-other").await;
+    let target = folder.path().join("target");
+    driver.node().await.publish_volume_with(&volume, &target, RWX, &["noatime"]).await;
+    let before = mounts_at(&target);
+    driver.kill();
+
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    node.publish_volume_with(&volume, &target, RWX, &["noatime"]).await;
+    assert_eq!(mounts_at(&target), before);
+    let mut read_only = publish(&volume, &target, RWX, &["noatime"]);
+    read_only.readonly = true;
+    let requests =
+        [publish(&other, &target, RWX, &["noatime"]), read_only, publish(&volume, &target, RWX, &["nodiratime"])];
+    for request in requests {
+        let refused = node.node_publish_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        assert!(refused.message().contains("pvc-again"), "{refused}");
+    }
+    assert_eq!(mounts_at(&target), before);
+    for _ in 0..2 {
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        assert!(!target.exists());
+    }
+    remove(&driver, &volume).await;
+    remove(&driver, &other).await;
+}
+
+#[tokio::test]
+async fn a_mount_that_this_driver_did_not_make_is_taken_over_if_it_is_the_volume_s() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-foreign").await;
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let source = "127.0.0.1:/run/export/pvc-foreign";
+    let data = "vers=4.2,addr=127.0.0.1";
+    nix::mount::mount(Some(source), &target, Some("nfs4"), nix::mount::MsFlags::empty(), Some(data)).unwrap();
+    node.publish_volume_with(&volume, &target, RWX, &[]).await;
+    assert_eq!(mounts_at(&target).len(), 1);
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+
+    std::fs::create_dir(&target).unwrap();
+    nix::mount::mount(Some("t"), &target, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
+    let refused = node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    assert!(refused.message().contains("tmpfs"), "{refused}");
+    nix::mount::umount(&target).unwrap();
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn a_volume_for_one_pod_at_a_time_has_one_target_also_after_a_restart() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let volume = volume(&driver, "pvc-single").await;
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    let single = Mode::SingleNodeSingleWriter;
+    driver.node().await.publish_volume_with(&volume, &first, single, &[]).await;
+    driver.kill();
+
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    for mode in [single, Mode::SingleNodeMultiWriter] {
+        let refused = node.node_publish_volume(publish(&volume, &second, mode, &[])).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains("first"), "{refused}");
+    }
+    node.publish_volume_with(&volume, &first, single, &[]).await;
+    node.node_unpublish_volume(unpublish(&volume, &first)).await.unwrap();
+    node.publish_volume_with(&volume, &second, Mode::SingleNodeMultiWriter, &[]).await;
+    node.publish_volume_with(&volume, &first, Mode::SingleNodeMultiWriter, &[]).await;
+    for target in [&first, &second] {
+        node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
+    }
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn a_volume_that_an_administrator_wrote_down_is_mounted_with_and_without_a_subdir() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    std::fs::create_dir_all(on_server("static/deep er")).unwrap();
+    std::fs::write(on_server("static/deep er/file"), "data").unwrap();
+    let target = folder.path().join("target");
+    for (volume, file) in [
+        (by_hand("any-handle", &[]), "static/deep er/file"),
+        (by_hand("another", &[("subdir", "/static/")]), "deep er/file"),
+        (by_hand("third", &[("SubDir", "static/deep er")]), "file"),
+        (Volume { volume_id: "127.0.0.1#run/export#static##".into(), ..Volume::default() }, "deep er/file"),
+        (Volume { volume_id: "127.0.0.1/run/export/static".into(), ..Volume::default() }, "deep er/file"),
+    ] {
+        node.publish_volume_with(&volume, &target, RWX, &[]).await;
+        assert_eq!(std::fs::read_to_string(target.join(file)).unwrap(), "data");
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    }
+    let missing = by_hand("missing", &[("subDir", "not-there")]);
+    let refused = node.node_publish_volume(publish(&missing, &target, RWX, &[])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    assert!(refused.message().contains("127.0.0.1:/run/export/not-there"), "{refused}");
+    assert!(!target.exists());
+    std::fs::remove_dir_all(on_server("static")).unwrap();
+}
+
+#[tokio::test]
+async fn a_tenant_s_link_in_a_volume_s_path_is_never_followed() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    std::fs::create_dir_all(on_server("tenant/real")).unwrap();
+    std::fs::create_dir_all(on_server("neighbour/secret")).unwrap();
+    symlink("../neighbour", on_server("tenant/link")).unwrap();
+    let target = folder.path().join("target");
+    for subdir in ["tenant/link", "tenant/link/secret"] {
+        let volume = by_hand("link", &[("subDir", subdir)]);
+        for options in [&["nfsvers=4.2"][..], &["nfsvers=4.0"], &["nfsvers=3", "nolock"]] {
+            let refused = node.node_publish_volume(publish(&volume, &target, RWX, options)).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{subdir} {options:?}: {refused}");
+            assert!(refused.message().contains("symbolic link"), "{refused}");
+            assert!(mounts_at(&target).is_empty() && !target.exists());
+        }
+    }
+    let volume = by_hand("real", &[("subDir", "tenant/real")]);
+    for options in [&["nfsvers=4.2"][..], &["nfsvers=3", "nolock"]] {
+        node.publish_volume_with(&volume, &target, RWX, options).await;
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    }
+    std::fs::remove_dir_all(on_server("tenant")).unwrap();
+    std::fs::remove_dir_all(on_server("neighbour")).unwrap();
+}
+
+#[tokio::test]
+async fn permissions_of_a_volume_written_by_hand_are_set_at_publish() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    std::fs::create_dir(on_server("perm")).unwrap();
+    let target = folder.path().join("target");
+    let volume = by_hand("perm", &[("subDir", "perm"), ("mountPermissions", "0770")]);
+    node.publish_volume_with(&volume, &target, RWX, &[]).await;
+    assert_eq!(std::fs::metadata(on_server("perm")).unwrap().mode() & 0o7777, 0o770);
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    std::fs::remove_dir(on_server("perm")).unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_in_use_is_unpublished_and_whoever_has_it_open_keeps_it() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-busy").await;
+    let target = folder.path().join("target");
+    node.publish_volume_with(&volume, &target, RWX, &[]).await;
+    let mut open = File::create(target.join("file")).unwrap();
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(mounts_at(&target).is_empty() && !target.exists());
+    std::io::Write::write_all(&mut open, b"still written").unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    assert_eq!(std::fs::read_to_string(on_server("pvc-busy/file")).unwrap(), "still written");
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn mounts_stacked_on_a_target_all_go_and_files_below_a_target_are_kept() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-stack").await;
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let data = "vers=4.2,addr=127.0.0.1";
+    for _ in 0..3 {
+        let source = "127.0.0.1:/run/export/pvc-stack";
+        nix::mount::mount(Some(source), &target, Some("nfs4"), nix::mount::MsFlags::empty(), Some(data)).unwrap();
+    }
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(mounts_at(&target).is_empty() && !target.exists());
+
+    // What was written while nothing was mounted is on this host's disk: it is not the driver's to delete.
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(target.join("local"), "kept").unwrap();
+    let refused = node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap_err();
+    assert!(refused.message().contains("holds files"), "{refused}");
+    assert_eq!(std::fs::read_to_string(target.join("local")).unwrap(), "kept");
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn a_target_below_a_linked_folder_is_found_again() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-linked").await;
+    std::fs::create_dir(folder.path().join("disk")).unwrap();
+    symlink("disk", folder.path().join("kubelet")).unwrap();
+    let target = folder.path().join("kubelet/target");
+    for _ in 0..2 {
+        node.publish_volume_with(&volume, &target, RWX, &[]).await;
+        assert_eq!(mounts_at(&folder.path().join("disk/target")).len(), 1);
+    }
+    node.node_get_volume_stats(stats(&volume, &target)).await.unwrap();
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(mounts_at(&folder.path().join("disk/target")).is_empty() && !target.exists());
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn stats_tell_bytes_and_inodes_and_the_condition() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-stats").await;
+    let target = folder.path().join("target");
+    let refused = node.node_get_volume_stats(stats(&volume, &target)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    node.publish_volume_with(&volume, &target, RWX, &[]).await;
+    let told = node.node_get_volume_stats(stats(&volume, &target)).await.unwrap().into_inner();
+    let of = |unit: Unit| told.usage.iter().find(|usage| usage.unit == i32::from(unit)).unwrap();
+    let (bytes, inodes) = (of(Unit::Bytes), of(Unit::Inodes));
+    assert!(bytes.total > 0 && bytes.available <= bytes.total && bytes.used + bytes.available <= bytes.total);
+    assert!(inodes.total > 0 && inodes.used + inodes.available == inodes.total);
+    assert!(!told.volume_condition.unwrap().abnormal);
+    let another = by_hand("another", &[]);
+    assert_eq!(node.node_get_volume_stats(stats(&another, &target)).await.unwrap_err().code(), Code::NotFound);
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
+async fn the_node_names_itself() {
+    let folder = folder();
+    let driver = Driver::start_as("node", folder.path(), &[]);
+    let info = driver.node().await.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.node_id, "guest");
+}
+
+#[tokio::test]
+async fn one_worker_serves_call_after_call() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-workers").await;
+    let target = folder.path().join("target");
+    let before = driver.workers();
+    assert_eq!(before.len(), 1);
+    for _ in 0..20 {
+        node.publish_volume_with(&volume, &target, RWX, &[]).await;
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    }
+    assert_eq!(driver.workers(), before);
+    remove(&driver, &volume).await;
+}

@@ -1,0 +1,177 @@
+//! The driver under test: the binary that `$E2E_DRIVER` names, run as a process.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::TokioIo;
+use nfs_csi::proto::controller_client::ControllerClient;
+use nfs_csi::proto::identity_client::IdentityClient;
+use nfs_csi::proto::node_client::NodeClient;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use super::wait_for;
+
+/// A running driver; killed when dropped.
+pub struct Driver {
+    process: Child,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+/// The binary under test.
+pub fn binary() -> OsString {
+    std::env::var_os("E2E_DRIVER").expect("E2E_DRIVER names the driver's binary: run the tests with `make integration`")
+}
+
+impl Driver {
+    /// Starts `nfs-csi all` with its socket, state and log in `folder`, and waits until it listens.
+    pub fn start(folder: &Path, flags: &[&str]) -> Self {
+        Self::start_as("all", folder, flags)
+    }
+
+    /// Starts a command of the driver; the socket's folder is also where exports are mounted.
+    pub fn start_as(command: &str, folder: &Path, flags: &[&str]) -> Self {
+        let socket = folder.join("csi.sock");
+        let log = folder.join("driver.log");
+        let output = File::options().create(true).append(true).open(&log).expect("a log file");
+        let process = Command::new(binary())
+            .arg(command)
+            .arg(format!("--endpoint=unix://{}", socket.display()))
+            .arg("--node-id=guest")
+            .arg(format!("--working-mount-dir={}", folder.display()))
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .expect("the driver starts");
+        let driver = Self { process, socket, log };
+        wait_for("the driver to listen", Duration::from_secs(30), || {
+            std::os::unix::net::UnixStream::connect(&driver.socket).ok()
+        });
+        driver
+    }
+
+    /// A connection to the driver.
+    pub async fn channel(&self) -> Channel {
+        connect(&self.socket).await.expect("a connection to the driver")
+    }
+
+    pub async fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel().await)
+    }
+
+    pub async fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.channel().await)
+    }
+
+    pub async fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel().await)
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The process ids of its workers.
+    pub fn workers(&self) -> Vec<u32> {
+        workers(self.pid())
+    }
+
+    /// Resident memory of the driver and its workers, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        resident_bytes(self.pid())
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it by SIGTERM and waits.
+    pub fn stop(mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    /// Ends it by SIGKILL and waits.
+    pub fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.wait();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process.id()).expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("the driver runs");
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.process.try_wait().expect("the driver is ours") {
+                return status;
+            }
+            assert!(Instant::now() < end, "the driver did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.process.try_wait().ok().flatten().is_none() {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the driver's log\n{}---", self.log());
+        }
+    }
+}
+
+fn workers(driver: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; state and parent follow it.
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        parent == Some(driver)
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// Resident memory of a driver and its workers, in bytes.
+pub fn resident_bytes(driver: u32) -> u64 {
+    let resident = |pid: u32| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    };
+    workers(driver).into_iter().map(resident).sum::<u64>() + resident(driver)
+}
+
+/// Connects to a driver's unix socket.
+pub async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    let socket = socket.to_owned();
+    let connector = service_fn(move |_| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost").connect_with_connector(connector).await
+}
+
+/// Runs the driver with these arguments until it ends; gives its status and what it wrote to standard error.
+pub fn run(arguments: &[&str]) -> (ExitStatus, String) {
+    let output = Command::new(binary()).args(arguments).stdin(Stdio::null()).output().expect("the driver starts");
+    (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
+}

@@ -1,0 +1,45 @@
+//! What the integration tests, the benchmark and the demo share: a driver as a process of its own, clients for it, and
+//! the requests an orchestrator would send. All of it runs in the guest, as root.
+#![allow(dead_code, reason = "each program uses a part of the kit")]
+
+pub mod driver;
+pub mod requests;
+pub mod server;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Polls until `condition` gives something, for at most `limit`.
+///
+/// # Panics
+/// When it does not in time; `what` says what was waited for.
+pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "timed out after {limit:?} waiting for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A folder for one test, on the guest's own tmpfs; it goes with the value.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("nfs-csi-test-").tempdir_in("/run").expect("a folder on /run")
+}
+
+/// The lines of this guest's mount table for a mount point.
+pub fn mounts_at(path: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+    let wanted = path.to_str().expect("a path of a test");
+    table.lines().filter(|line| line.split(' ').nth(4) == Some(wanted)).map(str::to_owned).collect()
+}
+
+/// The mount points of all NFS mounts below a folder.
+pub fn nfs_mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+    let is_nfs = |line: &&str| line.contains(" - nfs4 ") || line.contains(" - nfs ");
+    let point = |line: &str| line.split(' ').nth(4).map(PathBuf::from);
+    table.lines().filter(is_nfs).filter_map(point).filter(|point| point.starts_with(folder)).collect()
+}

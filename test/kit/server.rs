@@ -1,0 +1,22 @@
+//! The NFS server of the guest, seen from both sides.
+
+use std::path::PathBuf;
+
+/// The server's address.
+pub const SERVER: &str = "127.0.0.1";
+/// The share, by the same path for all NFS versions.
+pub const SHARE: &str = "/run/export";
+
+/// A path on the server's own disk.
+pub fn on_server(path: &str) -> PathBuf {
+    PathBuf::from(SHARE).join(path)
+}
+
+/// The names in a folder of the server's disk, sorted; none if the folder is missing.
+pub fn names(path: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(on_server(path)) else { return Vec::new() };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
+    let mut names: Vec<String> = entries.filter_map(name).collect();
+    names.sort();
+    names
+}
