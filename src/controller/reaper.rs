@@ -89,6 +89,9 @@ async fn reap(export: Arc<Export>, names: Option<Vec<String>>) {
             Err(error) => {
                 let error: ExportError = error;
                 tracing::warn!(share, %error, "cannot look into the trash");
+                if error.is_refusal() {
+                    return;
+                }
             }
         }
         tokio::time::sleep(pause).await;

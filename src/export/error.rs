@@ -31,6 +31,12 @@ impl ExportError {
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Io { errno: Errno::ESTALE, .. })
     }
+
+    /// The server refuses, and will until somebody changes it.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Io { errno: Errno::EACCES | Errno::EPERM | Errno::EROFS, .. })
+    }
 }
 
 fn way_out(errno: Errno) -> &'static str {

@@ -16,6 +16,9 @@ use super::{Export, ExportError};
 use crate::tree::make::descend;
 use crate::volume::subdir::RESERVED;
 
+/// The name of the folder of what was deleted.
+pub(super) const TRASH: &str = "trash";
+
 /// The folders, open.
 #[derive(Debug)]
 pub(super) struct Layout {
@@ -32,7 +35,7 @@ impl Layout {
         let top = descend(export.root(), &[RESERVED], own()).map_err(failed)?;
         keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
         let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
-        Ok(Self { volumes: open("volumes")?, subdirs: open("subdirs")?, trash: open("trash")? })
+        Ok(Self { volumes: open("volumes")?, subdirs: open("subdirs")?, trash: open(TRASH)? })
     }
 }
 

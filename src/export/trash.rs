@@ -6,12 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 
+use super::layout::TRASH;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::descend;
 use crate::tree::remove;
 use crate::volume::name::RecordKey;
-use crate::volume::subdir::SubDir;
+use crate::volume::subdir::{RESERVED, SubDir};
 
 /// Where a directory is moved to, and whether it was there to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,12 +78,17 @@ impl Export {
         }
     }
 
-    /// The names in the trash.
+    /// The names in the trash; none where this driver has no folder yet.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn trash(&self) -> Result<Vec<OsString>, ExportError> {
-        beneath::names(&self.layout()?.trash).map_err(|errno| self.failed("list", "trash", errno))
+        let failed = |errno| self.failed("list", "the trash", errno);
+        match descend(self.root(), &[RESERVED, TRASH], None) {
+            Ok(trash) => beneath::names(&trash).map_err(failed),
+            Err((_, Errno::ENOENT)) => Ok(Vec::new()),
+            Err((_, errno)) => Err(failed(errno)),
+        }
     }
 
     /// Frees what has this name in the trash.

@@ -166,7 +166,8 @@ fn mount_a_version(
                 memory.versions.insert(request.server.clone(), (version, Instant::now()));
                 return Ok(version);
             }
-            Err(Failure::Final(error)) => return Err(error),
+            // What the newer version said was the reason to try this one.
+            Err(Failure::Final(error)) => return Err(first_refusal.unwrap_or(error)),
             Err(Failure::TryOlder(error)) => first_refusal = first_refusal.or(error),
         }
     }

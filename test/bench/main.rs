@@ -51,7 +51,7 @@ async fn process(report: &mut Report) {
         let driver = Driver::start_as("node", folder.path(), &[]);
         driver.identity().await.probe(ProbeRequest {}).await.unwrap();
         starts.push(begun.elapsed());
-        assert!(driver.stop().success());
+        assert!(driver.stop().await.success());
     }
     report.at_most("exec to the first answered Probe", "ms", milliseconds(median(starts)), 150.0);
 

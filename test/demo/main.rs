@@ -130,7 +130,7 @@ async fn main() {
     seen("server", format_args!("left on the share: {}", left(&volume)));
 
     drop((identity, controller, node));
-    let status = story.step("SIGTERM", async { driver.stop() }).await;
+    let status = story.step("SIGTERM", driver.stop()).await;
     assert!(status.success());
     seen("driver", format_args!("ended with {status}, socket removed, exports unmounted"));
     println!("\n     done: {} steps, none failed\n", story.step);

@@ -28,7 +28,7 @@ async fn a_create_that_was_killed_is_completed_by_its_retry_without_litter() {
         let request = create("pvc-crash", more);
         let call = tokio::spawn(async move { controller.create_volume(request).await });
         tokio::time::sleep(moment(round)).await;
-        driver.kill();
+        driver.kill().await;
         cut_short += u32::from(call.await.unwrap().is_err());
 
         let driver = Driver::start(folder.path(), &[]);
@@ -60,7 +60,7 @@ async fn a_delete_that_was_killed_is_completed_by_its_retry_without_litter() {
         let id = volume.volume_id.clone();
         let call = tokio::spawn(async move { controller.delete_volume(delete(&id)).await });
         tokio::time::sleep(moment(round)).await;
-        driver.kill();
+        driver.kill().await;
         cut_short += u32::from(call.await.unwrap().is_err());
         // What is still there under its name is complete.
         if directory.exists() {

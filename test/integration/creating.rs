@@ -141,7 +141,7 @@ async fn expansion_is_recorded_survives_a_restart_and_never_shrinks() {
     let id = controller.create_volume(create("pvc-grow", &[])).await.unwrap().into_inner().volume.unwrap().volume_id;
     let grown = controller.controller_expand_volume(expand(&id, 30 * MIB, 0)).await.unwrap().into_inner();
     assert_eq!((grown.capacity_bytes, grown.node_expansion_required), (30 * MIB, false));
-    driver.kill();
+    driver.kill().await;
 
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;

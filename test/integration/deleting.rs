@@ -141,7 +141,7 @@ async fn what_was_deleted_before_a_restart_is_freed_after_it() {
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;
     let id = controller.create_volume(create("pvc-left", &[])).await.unwrap().into_inner().volume.unwrap().volume_id;
-    driver.kill();
+    driver.kill().await;
     // As if the driver had been killed between the rename and the removal.
     std::fs::create_dir_all(on_server("pvc-left/deep/deeper")).unwrap();
     std::fs::rename(on_server("pvc-left"), on_server(".nfs-csi/trash/left.1")).unwrap();

@@ -22,7 +22,7 @@ async fn the_list_has_every_volume_once_page_by_page_also_after_a_restart() {
         let request = create(&format!("pvc-list-{number}"), &[("onDelete", if number % 2 == 0 { "delete" } else { "retain" })]);
         made.insert(controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id);
     }
-    driver.kill();
+    driver.kill().await;
     let driver = Driver::start(folder.path(), &[EXPORT]);
     let mut controller = driver.controller().await;
     let mut listed = Vec::new();

@@ -54,7 +54,7 @@ async fn a_controller_serves_no_node_and_a_node_no_controller() {
     let controller = Driver::start_as("controller", folder.path(), &[]);
     let refused = controller.node().await.node_get_info(nfs_csi::proto::NodeGetInfoRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unimplemented);
-    assert!(controller.stop().success());
+    assert!(controller.stop().await.success());
     let node = Driver::start_as("node", folder.path(), &[]);
     let capabilities = node.identity().await.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
     let is_controller = |capability: &nfs_csi::proto::PluginCapability| matches!(capability.r#type, Some(Type::Service(_)));
@@ -125,7 +125,7 @@ async fn sigterm_lets_running_calls_finish_and_leaves_nothing() {
     }
     drop(controller);
     let socket = driver.socket().to_owned();
-    let status = { let mut driver = driver; driver.wait() };
+    let status = { let mut driver = driver; driver.wait().await };
     assert_eq!(status.code(), Some(0));
     assert!(!socket.exists());
     assert!(nfs_mounts_below(folder.path()).is_empty());
@@ -142,13 +142,14 @@ async fn what_a_killed_driver_left_mounted_is_tidied_up_by_the_next() {
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);
     let created = driver.controller().await.create_volume(create("pvc-killed", &[])).await.unwrap().into_inner();
-    driver.kill();
+    driver.kill().await;
     assert_eq!(nfs_mounts_below(folder.path()).len(), 1);
     let driver = Driver::start(folder.path(), &[]);
+    driver.identity().await.probe(ProbeRequest {}).await.unwrap();
     assert!(nfs_mounts_below(folder.path()).is_empty());
     driver.controller().await.delete_volume(delete(&created.volume.unwrap().volume_id)).await.unwrap();
     assert_eq!(nfs_mounts_below(folder.path()).len(), 1);
-    assert!(driver.stop().success());
+    assert!(driver.stop().await.success());
     assert!(nfs_mounts_below(folder.path()).is_empty());
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("exports")), "{left:?}");
@@ -160,7 +161,7 @@ async fn workers_end_with_their_driver() {
     let driver = Driver::start(folder.path(), &[]);
     let workers = driver.workers();
     assert!(!workers.is_empty());
-    driver.kill();
+    driver.kill().await;
     let end = Instant::now() + Duration::from_secs(10);
     while workers.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists()) {
         assert!(Instant::now() < end, "a worker outlived its driver");

@@ -119,7 +119,7 @@ async fn publishing_again_is_no_change_and_publishing_otherwise_is_refused_also_
     let target = folder.path().join("target");
     driver.node().await.publish_volume_with(&volume, &target, RWX, &["noatime"]).await;
     let before = mounts_at(&target);
-    driver.kill();
+    driver.kill().await;
 
     let driver = Driver::start(folder.path(), &[]);
     let mut node = driver.node().await;
@@ -175,7 +175,7 @@ async fn a_volume_for_one_pod_at_a_time_has_one_target_also_after_a_restart() {
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
     let single = Mode::SingleNodeSingleWriter;
     driver.node().await.publish_volume_with(&volume, &first, single, &[]).await;
-    driver.kill();
+    driver.kill().await;
 
     let driver = Driver::start(folder.path(), &[]);
     let mut node = driver.node().await;
@@ -289,10 +289,11 @@ async fn mounts_stacked_on_a_target_all_go_and_files_below_a_target_are_kept() {
     let target = folder.path().join("target");
     std::fs::create_dir(&target).unwrap();
     let data = "vers=4.2,addr=127.0.0.1";
-    for _ in 0..3 {
-        let source = "127.0.0.1:/run/export/pvc-stack";
+    for source in ["127.0.0.1:/run/export/pvc-stack", "127.0.0.1:/run/export"] {
         nix::mount::mount(Some(source), &target, Some("nfs4"), nix::mount::MsFlags::empty(), Some(data)).unwrap();
+        nix::mount::mount(Some("t"), &target, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
     }
+    assert_eq!(mounts_at(&target).len(), 4);
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
     assert!(mounts_at(&target).is_empty() && !target.exists());
 

@@ -98,16 +98,16 @@ impl Driver {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it by SIGTERM and waits.
-    pub fn stop(mut self) -> ExitStatus {
+    /// Ends it by SIGTERM and waits; the clients of this process answer it meanwhile.
+    pub async fn stop(mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
-        self.wait()
+        self.wait().await
     }
 
     /// Ends it by SIGKILL and waits.
-    pub fn kill(mut self) {
+    pub async fn kill(mut self) {
         self.signal(Signal::SIGKILL);
-        self.wait();
+        self.wait().await;
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -115,14 +115,14 @@ impl Driver {
         kill(Pid::from_raw(pid), signal).expect("the driver runs");
     }
 
-    pub fn wait(&mut self) -> ExitStatus {
+    pub async fn wait(&mut self) -> ExitStatus {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.process.try_wait().expect("the driver is ours") {
                 return status;
             }
             assert!(Instant::now() < end, "the driver did not end");
-            std::thread::sleep(Duration::from_millis(5));
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }

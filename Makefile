@@ -1,0 +1,62 @@
+# Each target does its own set-up. What runs a kernel runs it in the guest (test/guest/run): nothing is mounted here.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup build fmt lint proto unit integration sanity test demo bench clean
+
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+DRIVER := $(CURDIR)/target/$(HOST)/release/nfs-csi
+OUT := $(CURDIR)/target/test
+# The largest binary that is allowed, in bytes.
+LARGEST := 12000000
+export E2E_DRIVER := $(DRIVER)
+export E2E_SANITY := $(OUT)/csi-sanity
+# The path of a target's program, from cargo's own messages.
+program = $$(cargo $(1) --locked --message-format=json 2> >(cat >&2) | test/program $(2))
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+
+setup: ## Install the packages that the other targets need (asks for root for this only)
+	@test/setup
+
+build: setup ## One static binary
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(HOST)
+	@size=$$(stat -c %s $(DRIVER)); echo "$(DRIVER): $$size bytes"; \
+		[ "$$size" -le $(LARGEST) ] || { echo "larger than $(LARGEST) bytes" >&2; exit 1; }
+	@if ldd $(DRIVER) 2>&1 | grep -q '=>'; then echo "$(DRIVER) is not static" >&2; exit 1; fi
+
+fmt: ## Format the code
+	cargo fmt
+
+lint: setup ## Format and clippy, warnings are errors
+	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings'
+
+proto: setup ## The protocol file against the published descriptors
+	test/part proto test/proto/check
+
+unit: setup ## Unit and property tests
+	test/part unit cargo test --lib --locked
+
+integration: build ## Integration tests in the guest (FILTER=part of a name)
+	E2E_TESTS=$(call program,test --test integration --no-run,integration) \
+		test/part integration test/guest/run test/integration/job $(FILTER)
+
+sanity: build ## csi-sanity in the guest
+	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
+	test/part sanity test/sanity/run $(OUT)/sanity
+
+test: ## All tests
+	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity; do $(MAKE) --no-print-directory $$part || true; done
+	@test/summary $(OUT)
+
+demo: build ## A volume's life on a real NFS server, step by step
+	E2E_DEMO=$(call program,build --example demo,demo) test/guest/run test/demo/job
+
+bench: build ## What the driver costs against the bare system calls
+	mkdir -p $(OUT)/bench
+	E2E_BENCH=$(call program,bench --bench bench --no-run,bench) OUT=$(OUT)/bench test/guest/run test/bench/job
+	cp $(OUT)/bench/bench.json target/bench.json
+
+clean: ## Remove all that was built
+	cargo clean
