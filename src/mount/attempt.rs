@@ -56,7 +56,7 @@ pub(super) fn mount(memory: &mut Memory, request: &MountRequest) -> Result<Reply
 }
 
 /// What is mounted on a path, if anything is.
-pub(super) fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
+fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
     let table = read_table()?;
     Ok(table.at(real).map(|mount| Occupant {
         target: text(real),
@@ -66,7 +66,7 @@ pub(super) fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
     }))
 }
 
-pub(super) fn read_table() -> Result<Table, MountError> {
+fn read_table() -> Result<Table, MountError> {
     Table::read().map_err(|error| MountError::System {
         what: "cannot read this process's mount table".into(),
         errno: 0,

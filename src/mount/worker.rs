@@ -3,7 +3,7 @@
 //! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world is the socket
 //! that it has for standard input: a request comes, a reply goes; when the daemon ends, so does it.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,13 +14,16 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use super::attempt::{self, Memory, errno_of, read_table};
+use super::attempt::{self, Memory, errno_of};
 use super::error::MountError;
 use super::kernel;
 use super::request::{Reply, Request};
 
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";
+
+/// More mounts than this on one path are somebody's mistake; the next call goes on with them.
+const MOST_STACKED: usize = 100;
 
 /// Serves requests from standard input until the daemon closes it.
 #[must_use]
@@ -36,7 +39,7 @@ fn serve() -> io::Result<()> {
     // A worker that is blocked in the kernel does not see its socket closed.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     nix::sys::stat::umask(Mode::empty());
-    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut socket = BufReader::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut memory = Memory::default();
     while let Some(message) = receive(&mut socket)? {
         let request: Request = serde_json::from_slice(&message).map_err(io::Error::from)?;
@@ -56,22 +59,18 @@ fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
 
 /// Unmounts all that is stacked on the target, then removes the empty directory. Nothing there is success.
 fn unmount(target: &str, remove: bool) -> Result<Reply, MountError> {
-    let failed = |error: &io::Error| MountError::Target { target: target.into(), reason: error.to_string() };
-    let real = match kernel::real_path(Path::new(target)) {
-        Ok(real) => real,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Reply::Unmounted),
-        Err(error) => return Err(failed(&error)),
-    };
-    let mounted = read_table()?.stack(&real).count();
-    for _ in 0..mounted {
-        match kernel::unmount(&real) {
-            // Somebody else unmounted it meanwhile.
-            Err(Errno::EINVAL) => break,
-            result => result.map_err(|errno| MountError::system(format!("cannot unmount {target}"), errno))?,
+    let path = Path::new(target);
+    for _ in 0..MOST_STACKED {
+        match kernel::unmount(path) {
+            Ok(()) => {}
+            // The kernel's words for "nothing is mounted there" and "there is no such path".
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
+            Err(errno) => return Err(MountError::system(format!("cannot unmount {target}"), errno)),
         }
     }
     if remove {
-        remove_target(&real).map_err(|error| failed(&error))?;
+        remove_target(path)
+            .map_err(|error| MountError::Target { target: target.into(), reason: error.to_string() })?;
     }
     Ok(Reply::Unmounted)
 }
@@ -102,7 +101,7 @@ fn usage(target: &str) -> Result<Reply, MountError> {
 }
 
 /// Reads one message; none at the end of the stream.
-fn receive(socket: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+fn receive(socket: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match socket.read_exact(&mut length) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
@@ -113,6 +112,6 @@ fn receive(socket: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(message))
 }
 
-fn send(socket: &mut UnixStream, message: &[u8]) -> io::Result<()> {
-    socket.write_all(&super::workers::framed(message))
+fn send(socket: &mut BufReader<UnixStream>, message: &[u8]) -> io::Result<()> {
+    socket.get_mut().write_all(&super::workers::framed(message))
 }

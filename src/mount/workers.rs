@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
@@ -77,7 +77,7 @@ pub struct Workers {
 
 #[derive(Debug)]
 struct Worker {
-    socket: UnixStream,
+    socket: BufReader<UnixStream>,
     /// Killed when dropped, and reaped by the runtime.
     _process: Child,
 }
@@ -134,16 +134,15 @@ impl Workers {
             let (workers, server, target) = (Arc::clone(self), server.to_owned(), target.to_owned());
             async move { workers.ask_unmount(&server, &target, remove).await }
         });
-        let was_mounted = is_mounted(target);
         loop {
             tokio::select! {
                 ended = &mut call => {
                     return match ended.unwrap_or_else(|error| Err(worker_failed("unmount", &error))) {
-                        Err(MountError::TimedOut { .. }) if was_mounted && !is_mounted(target) => break,
+                        Err(MountError::TimedOut { .. }) if !is_mounted(target) => break,
                         result => result,
                     };
                 }
-                () = tokio::time::sleep(GONE_CHECK), if was_mounted => {
+                () = tokio::time::sleep(GONE_CHECK) => {
                     if !is_mounted(target) {
                         break;
                     }
@@ -245,7 +244,7 @@ impl Worker {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
-        Ok(Self { socket: UnixStream::from_std(ours)?, _process: process })
+        Ok(Self { socket: BufReader::new(UnixStream::from_std(ours)?), _process: process })
     }
 
     async fn ask(&mut self, request: &Request) -> io::Result<Reply> {

@@ -11,20 +11,23 @@ mod volumes;
 
 use std::time::{Duration, Instant};
 
-use nfs_csi::proto::ProbeRequest;
+use nfs_csi::proto::{NodeGetInfoRequest, ProbeRequest};
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 
 use kit::driver::{Driver, binary};
 use kit::folder;
 use kit::requests::{create, delete, publish, unpublish};
+use kit::server::{SERVER, SHARE};
 use report::Report;
 
+const RWX: Mode = Mode::MultiNodeMultiWriter;
 /// How often a single call is measured; the median counts.
 const SAMPLES: usize = 30;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let mut report = Report::default();
+    Report::head();
     process(&mut report).await;
     publishing(&mut report).await;
     volumes::at(&mut report, "no latency", kit::server::SERVER, kit::server::SHARE, &[1, 10, 100]).await;
@@ -32,7 +35,6 @@ async fn main() {
         let (server, share) = delayed.split_once(':').expect("E2E_DELAYED is server:/share");
         volumes::at(&mut report, "1 ms", server, share, &[10]).await;
     }
-    report.print();
     if let Ok(path) = std::env::var("E2E_BENCH_JSON") {
         std::fs::write(path, report.json()).expect("the file for the figures");
     }
@@ -68,46 +70,62 @@ fn megabytes(driver: &Driver) -> f64 {
     driver.resident_bytes() as f64 / 1e6
 }
 
-/// NodePublishVolume and NodeUnpublishVolume against bare mount(2) and umount2(2), each with an RPC NULL.
+/// NodePublishVolume and NodeUnpublishVolume against bare mount(2) and umount2(2), each with an RPC NULL, on servers that
+/// this host has mounted already.
 async fn publishing(report: &mut Report) {
-    let folder = folder();
-    let driver = Driver::start(folder.path(), &[]);
-    let (mut controller, mut node) = (driver.controller().await, driver.node().await);
-    let volume = controller.create_volume(create("pvc-bench", &[])).await.unwrap().into_inner().volume.unwrap();
-    let target = folder.path().join("target");
-    for (version, bounded) in [("4.2", true), ("3", false)] {
+    let near = std::env::var("E2E_NEAR").expect("E2E_NEAR is server:/share");
+    for (server, share, version, bounded) in [
+        (near.trim_end_matches(":/"), "/", "4.2", true),
+        (SERVER, SHARE, "3", false),
+    ] {
+        let folder = folder();
+        let driver = Driver::start(folder.path(), &[]);
+        let (mut controller, mut node) = (driver.controller().await, driver.node().await);
         let option = format!("nfsvers={version}");
         let options: &[&str] = if version == "3" { &[&option, "nolock"] } else { &[&option] };
-        let source = "127.0.0.1:/run/export/pvc-bench";
-        let mut times = [const { Vec::new() }; 4];
-        // One more than counted, so that the server is known to all.
-        for sample in 0..=SAMPLES {
-            let [bare_mount, bare_unmount] = floor::mount(source, &folder.path().join("bare"), version);
+        let parameters = [("server", server), ("share", share)];
+        let volume = controller.create_volume(create("pvc-bench", &parameters)).await.unwrap().into_inner().volume.unwrap();
+        // Another pod's mount of the volume stays: the server is known, as on any node that is in use.
+        let other = folder.path().join("other");
+        node.node_publish_volume(publish(&volume, &other, RWX, options)).await.unwrap();
+        let (target, bare) = (folder.path().join("target"), folder.path().join("bare"));
+        let path = format!("{}/pvc-bench", share.trim_end_matches('/'));
+        let mut times = [const { Vec::new() }; 5];
+        // The first round is not counted: all are warm then.
+        for round in 0..=SAMPLES {
+            let [bare_mount, bare_unmount] = floor::mount(server, &path, &bare, version);
             let begun = Instant::now();
-            node.node_publish_volume(publish(&volume, &target, Mode::MultiNodeMultiWriter, options)).await.unwrap();
+            node.node_publish_volume(publish(&volume, &target, RWX, options)).await.unwrap();
             let published = begun.elapsed();
             let begun = Instant::now();
             node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
             let unpublished = begun.elapsed();
-            if sample > 0 {
-                for (times, time) in times.iter_mut().zip([bare_mount, published, bare_unmount, unpublished]) {
+            let begun = Instant::now();
+            node.node_get_info(NodeGetInfoRequest {}).await.unwrap();
+            let empty = begun.elapsed();
+            if round > 0 {
+                for (times, time) in times.iter_mut().zip([bare_mount, published, bare_unmount, unpublished, empty]) {
                     times.push(time);
                 }
             }
         }
-        let [bare_mount, published, bare_unmount, unpublished] = times.map(|times| milliseconds(median(times)));
+        let [bare_mount, published, bare_unmount, unpublished, empty] = times.map(|times| milliseconds(median(times)));
         let bound = if bounded { 2.0 } else { f64::INFINITY };
         report.ratio(&format!("NodePublishVolume, NFS {version}"), "mount(2) + RPC NULL", "ms", published, bare_mount, bound);
         report.ratio(&format!("NodeUnpublishVolume, NFS {version}"), "umount2(2) + RPC NULL", "ms", unpublished, bare_unmount, bound);
+        report.at_most("a call that does nothing (NodeGetInfo)", "ms", empty, f64::INFINITY);
+        node.node_unpublish_volume(unpublish(&volume, &other)).await.unwrap();
+        controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
     }
-    controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
 }
 
+/// The middle one.
 pub fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
+/// For people.
 pub fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }

@@ -56,7 +56,9 @@ impl Report {
             Bound::AtMost(most) => (judged <= most, Some(bound).filter(|_| most.is_finite())),
             Bound::AtLeast(least) => (judged >= least, Some(bound).filter(|_| least > 0.0)),
         };
-        self.rows.push(Row { what: what.into(), unit, value, floor, bound, kept });
+        let row = Row { what: what.into(), unit, value, floor, bound, kept };
+        row.print();
+        self.rows.push(row);
     }
 
     pub fn failed(&self) -> bool {
@@ -67,22 +69,25 @@ impl Report {
         serde_json::to_string_pretty(&self.rows).expect("plain figures")
     }
 
-    pub fn print(&self) {
+    /// Prints the table's head; the rows follow as they are measured.
+    pub fn head() {
         println!("\n{:<52} {:>16}   {:<38} {:>7} {:>10}", "what", "measured", "against", "ratio", "bound");
-        for row in &self.rows {
-            let value = format!("{:.2} {}", row.value, row.unit);
-            let (against, ratio) = match &row.floor {
-                Some(floor) => (format!("{} {:.2} {}", floor.what, floor.value, row.unit), format!("{:.2}", floor.ratio)),
-                None => (String::new(), String::new()),
-            };
-            let bound = match row.bound {
-                Some(Bound::AtMost(most)) => format!("<= {most}"),
-                Some(Bound::AtLeast(least)) => format!(">= {least}"),
-                None => String::new(),
-            };
-            let missed = if row.kept { "" } else { "  MISSED" };
-            println!("{:<52} {value:>16}   {against:<38} {ratio:>7} {bound:>10}{missed}", row.what);
-        }
-        println!();
+    }
+}
+
+impl Row {
+    fn print(&self) {
+        let value = format!("{:.2} {}", self.value, self.unit);
+        let (against, ratio) = match &self.floor {
+            Some(floor) => (format!("{} {:.2} {}", floor.what, floor.value, self.unit), format!("{:.2}", floor.ratio)),
+            None => (String::new(), String::new()),
+        };
+        let bound = match self.bound {
+            Some(Bound::AtMost(most)) => format!("<= {most}"),
+            Some(Bound::AtLeast(least)) => format!(">= {least}"),
+            None => String::new(),
+        };
+        let missed = if self.kept { "" } else { "  MISSED" };
+        println!("{:<52} {value:>16}   {against:<38} {ratio:>7} {bound:>10}{missed}", self.what);
     }
 }

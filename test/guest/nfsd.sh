@@ -4,6 +4,7 @@
 # root of all exports that can itself be exported, which this machine's root (hostfs) is not, so the server's world is
 # /run/nfsroot (rootdir= of nfs.conf), and what is exported there is bound to the same path outside of it.
 #
+#   nfsd                       starts it
 #   export_more NAME OPTIONS   exports /run/exports/NAME, a tmpfs, with other options
 #   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
 mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
@@ -31,7 +32,11 @@ truncate -s "${EXPORT_SIZE:-1G}" /run/export.img
 mkfs.xfs -q -m reflink=1 /run/export.img
 mount -o loop /run/export.img /run/nfsroot/run/export
 mount --bind /run/nfsroot/run/export /run/export
-rpcbind -w
-exportfs -o rw,no_root_squash,insecure,no_subtree_check,crossmnt '*:/run/export'
-rpc.mountd -p 20048 2> /run/mountd.log
-rpc.nfsd --grace-time 10 --lease-time 10 4
+# nfsd: starts serving. Servers of servers.sh are started before: this guest's port mapper, which is reached by a path,
+# would take their registrations for this one's.
+nfsd() {
+	rpcbind -w
+	exportfs -o rw,no_root_squash,insecure,no_subtree_check,crossmnt '*:/run/export'
+	rpc.mountd -p 20048 2> /run/mountd.log
+	rpc.nfsd --grace-time 10 --lease-time 10 4
+}

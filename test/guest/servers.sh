@@ -1,8 +1,8 @@
-# Sourced by a job in the guest, after nfsd.sh: more NFS servers, each in network, host name and mount namespaces of its
+# Sourced by a job in the guest, after nfsd.sh and before nfsd: more NFS servers, each in network, host name and mount namespaces of its
 # own behind a pair of virtual interfaces. One server with two addresses is no substitute: NFS 4.1 sees through it and
 # shares one connection.
 #
-#   server NAME N        a server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder /run/export/NAME
+#   server NAME N        an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder /run/export/NAME
 #   in_server NAME CMD…  runs a command in its namespaces
 #   die NAME, undie NAME drops its TCP packets, lets them pass
 #   delay NAME MS        its round-trip time
@@ -22,15 +22,15 @@ server() {
 		mount -t rpc_pipefs rpc /var/lib/nfs/rpc_pipefs
 		mount -t nfsd nfsd /proc/fs/nfsd
 		umount /etc/nfs.conf
-		mount --bind /dev/null /run/rpcbind.sock # the port mapper of the guest itself, by a path
 		until ip link show "s-$name" > /dev/null 2>&1; do sleep 0.1; done
 		ip addr add "10.0.$n.1/24" dev "s-$name"
 		ip link set "s-$name" up
 		echo 10 > /proc/fs/nfsd/nfsv4leasetime
 		echo 10 > /proc/fs/nfsd/nfsv4gracetime
 		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:/run/export/$name"
-		rpc.mountd -p 20048 2> /dev/null
-		rpc.nfsd 4
+		# Version 4 only: version 3 cannot be served without a port mapper.
+		rpc.mountd -p 20048 -N 3 -N 2 2> /dev/null
+		rpc.nfsd -N 3 4
 		touch "/run/server-$name.ready"
 		exec sleep infinity
 	EOS
@@ -39,7 +39,10 @@ server() {
 	ip link add "c-$name" type veth peer name "s-$name" netns "$!"
 	ip addr add "10.0.$n.2/24" dev "c-$name"
 	ip link set "c-$name" up
-	until [ -e "/run/server-$name.ready" ]; do sleep 0.1; done
+	until [ -e "/run/server-$name.ready" ]; do
+		kill -0 "${server_of[$name]}" || { echo "server $name did not start" >&2; return 1; }
+		sleep 0.1
+	done
 }
 
 in_server() {
