@@ -13,7 +13,7 @@ use crate::controller::Controller;
 use crate::mount::workers::Workers;
 use crate::node::Node;
 use crate::rpc;
-use crate::server::{self, Endpoint, Ended, ListenError, Listener};
+use crate::server::{self, Ended, Endpoint, ListenError, Listener};
 use crate::telemetry;
 
 /// Threads that may wait for exports at once, over all of them; each export has its own bound below this.
@@ -74,10 +74,8 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         .then(|| Node::start(configuration.node_id.clone(), Arc::clone(&workers), &state))
         .transpose()
         .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
-    let controller = match configuration.roles.controller {
-        true => Some(start_controller(&configuration, workers).await?),
-        false => None,
-    };
+    let controller =
+        if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
     tracing::info!(
         endpoint = %configuration.endpoint,
         driver = configuration.driver_name,

@@ -69,9 +69,7 @@ impl Jobs {
             Ok(outcome) => outcome.as_ref().map(Arc::clone),
             Err(_) => None,
         };
-        outcome
-            .and_then(|outcome| outcome.downcast_ref::<T>().cloned())
-            .ok_or(JobError::Broken { key })
+        outcome.and_then(|outcome| outcome.downcast_ref::<T>().cloned()).ok_or(JobError::Broken { key })
     }
 
     fn join_or_start<T, F>(
@@ -133,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn the_same_request_joins_the_running_job_and_gets_its_result() {
         let jobs = Arc::new(Jobs::default());
-        let (begin, begun) = oneshot::channel::<()>();
+        let (begin, beginning) = oneshot::channel::<()>();
         let count = Arc::new(AtomicU32::new(0));
         let work = |wait: Option<oneshot::Receiver<()>>| {
             let count = Arc::clone(&count);
@@ -144,7 +142,7 @@ mod tests {
                 count.fetch_add(1, Ordering::SeqCst)
             }
         };
-        let first = jobs.run("v".into(), "Create", "a".into(), work(Some(begun)));
+        let first = jobs.run("v".into(), "Create", "a".into(), work(Some(beginning)));
         let second = jobs.run("v".into(), "Create", "a".into(), work(None));
         let release = async {
             tokio::task::yield_now().await;
@@ -158,8 +156,8 @@ mod tests {
     #[tokio::test]
     async fn a_different_request_for_the_same_key_is_refused_while_the_first_runs() {
         let jobs = Arc::new(Jobs::default());
-        let (begin, begun) = oneshot::channel::<()>();
-        let first = jobs.run("v".into(), "Create", "a".into(), async move { begun.await.is_ok() });
+        let (begin, beginning) = oneshot::channel::<()>();
+        let first = jobs.run("v".into(), "Create", "a".into(), async move { beginning.await.is_ok() });
         let second = async {
             tokio::task::yield_now().await;
             let refused = jobs.run("v".into(), "Delete", "a".into(), async { true }).await;
@@ -175,11 +173,11 @@ mod tests {
     #[tokio::test]
     async fn a_job_outlives_the_call_that_started_it() {
         let jobs = Arc::new(Jobs::default());
-        let (begin, begun) = oneshot::channel::<()>();
+        let (begin, beginning) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel::<()>();
         {
             let call = jobs.run("v".into(), "Create", "a".into(), async move {
-                let _ = begun.await;
+                let _ = beginning.await;
                 end.send(()).is_ok()
             });
             let given_up = tokio::time::timeout(std::time::Duration::from_millis(1), call).await;

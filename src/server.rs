@@ -144,8 +144,9 @@ async fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), ListenErro
         return Err(ListenError::NotASocket(path.into()));
     }
     match UnixStream::connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .map_err(|error| ListenError::System { endpoint: endpoint.clone(), error }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| ListenError::System { endpoint: endpoint.clone(), error })
+        }
         Ok(_) => Err(ListenError::InUse(endpoint.clone())),
         Err(error) => Err(ListenError::System { endpoint: endpoint.clone(), error }),
     }
@@ -212,7 +213,9 @@ mod tests {
         assert_eq!("/csi/csi.sock".parse(), unix("/csi/csi.sock"));
         assert_eq!("tcp://127.0.0.1:10000".parse(), Ok(Endpoint::Tcp("127.0.0.1:10000".into())));
         assert_eq!("tcp://[::1]:0".parse(), Ok(Endpoint::Tcp("[::1]:0".into())));
-        for wrong in ["", "csi.sock", "unix://", "unix://csi.sock", "unix:///a/", "tcp://host", "tcp://:1", "http://a:1"] {
+        for wrong in
+            ["", "csi.sock", "unix://", "unix://csi.sock", "unix:///a/", "tcp://host", "tcp://:1", "http://a:1"]
+        {
             assert_eq!(wrong.parse::<Endpoint>(), Err(EndpointError::Form), "{wrong}");
         }
         let long = format!("unix:///{}", "x".repeat(107));

@@ -126,7 +126,7 @@ impl Plan {
 
     fn carry_out(&self, export: &Export) -> Result<Volume, CreateError> {
         if let Some(record) = export.record(&self.key)? {
-            return self.accept(record);
+            return self.accept(&record);
         }
         if self.subdir_given {
             // Others may name the same directory: this volume's claim comes before the directory, so that a delete of
@@ -141,7 +141,7 @@ impl Plan {
     fn make(&self, export: &Export) -> Result<Volume, CreateError> {
         self.make_directory(export)?;
         match export.create_record(&self.key, &self.record())? {
-            Created::Before(record) => self.accept(*record),
+            Created::Before(record) => self.accept(&record),
             Created::Now => {
                 // Another process's delete of the directory that both name may have begun before the claim.
                 if self.subdir_given && !export.has_directory(&self.subdir)? {
@@ -174,7 +174,7 @@ impl Plan {
     }
 
     /// Takes the volume that exists under the name, if it is what is asked for.
-    fn accept(&self, record: Record) -> Result<Volume, CreateError> {
+    fn accept(&self, record: &Record) -> Result<Volume, CreateError> {
         let refuse = |has: String, wanted: String| {
             let (name, share) = (self.name.to_string(), self.share.to_string());
             Err(CreateError::Exists { name, share, has, wanted })

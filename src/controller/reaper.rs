@@ -13,7 +13,7 @@ use crate::export::{Export, ExportError};
 
 /// How long it waits before it tries again what could not be removed: doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 /// How many directories are freed in one go.
 const BATCH: usize = 64;
 

@@ -125,8 +125,7 @@ impl Export {
         if format.format > FORMAT {
             return Err(ExportError::NewerRecord { path, share, format: format.format });
         }
-        serde_json::from_slice(&text)
-            .map_err(|error| ExportError::Record { path, share, reason: error.to_string() })
+        serde_json::from_slice(&text).map_err(|error| ExportError::Record { path, share, reason: error.to_string() })
     }
 
     /// Puts a record in place if there is none.

@@ -41,7 +41,8 @@ impl Layout {
 
 /// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.
 fn keep_private(folder: &OwnedFd) -> nix::Result<()> {
-    if fstat(folder)?.st_mode & 0o077 == 0 {
+    let others = Mode::S_IRWXG | Mode::S_IRWXO;
+    if !Mode::from_bits_truncate(fstat(folder)?.st_mode).intersects(others) {
         return Ok(());
     }
     fchmodat(folder, ".", Mode::S_IRWXU, FchmodatFlags::FollowSymlink)

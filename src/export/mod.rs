@@ -21,8 +21,8 @@ use nix::errno::Errno;
 use tokio::sync::Semaphore;
 
 pub use self::error::ExportError;
-pub use self::private_dir::PrivateDir;
 use self::layout::Layout;
+pub use self::private_dir::PrivateDir;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
 

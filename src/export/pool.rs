@@ -20,9 +20,9 @@ use crate::mount::workers::{Mounted, Workers};
 use crate::volume::share::Share;
 
 /// How long an unused export stays mounted.
-const IDLE: Duration = Duration::from_secs(600);
+const IDLE: Duration = Duration::from_mins(10);
 /// How often the unused ones are looked for.
-const IDLE_CHECK: Duration = Duration::from_secs(60);
+const IDLE_CHECK: Duration = Duration::from_mins(1);
 
 /// The mounted exports of this process.
 #[derive(Debug)]
@@ -73,11 +73,13 @@ impl Exports {
         let exports = Arc::clone(self);
         let job_name = name.clone();
         let mounted = self.jobs.run(name, "mount", String::new(), async move { exports.mount(key, &job_name).await });
-        mounted.await.unwrap_or_else(|error| {
-            let what = format!("the mount of {share}");
-            Err(MountError::Worker { what, reason: error.to_string() })
-        })
-        .map_err(ExportError::from)
+        mounted
+            .await
+            .unwrap_or_else(|error| {
+                let what = format!("the mount of {share}");
+                Err(MountError::Worker { what, reason: error.to_string() })
+            })
+            .map_err(ExportError::from)
     }
 
     /// Forgets a mount that lost its export: the next use makes a new one.

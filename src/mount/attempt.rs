@@ -22,7 +22,7 @@ use super::table::{self, Table};
 use crate::beneath;
 
 /// How long a version that a server took is tried first.
-const VERSION_KEPT: Duration = Duration::from_secs(600);
+const VERSION_KEPT: Duration = Duration::from_mins(10);
 /// How long this host's own rpc.statd may take to answer.
 const STATD_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -231,7 +231,9 @@ fn refuse_links(request: &MountRequest, server: &Server, version: Version, real:
         Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {
             Err(MountError::Symlink { share: request.source(), found: found.to_string_lossy().into_owned() })
         }
-        Err(errno) => Err(MountError::system(format!("cannot make sure that {} holds no link", request.source()), errno)),
+        Err(errno) => {
+            Err(MountError::system(format!("cannot make sure that {} holds no link", request.source()), errno))
+        }
     }
 }
 

@@ -59,7 +59,9 @@ pub enum MountError {
     )]
     Symlink { share: String, found: String },
 
-    #[error("this host's kernel has no {fs_type} file system: load it (modprobe nfs nfsv4) or install the kernel's NFS client")]
+    #[error(
+        "this host's kernel has no {fs_type} file system: load it (modprobe nfs nfsv4) or install the kernel's NFS client"
+    )]
     NoKernelSupport { fs_type: String },
 
     #[error("target path {target}: {reason}")]
@@ -68,7 +70,9 @@ pub enum MountError {
     #[error("nothing is mounted on {target}")]
     NotMounted { target: String },
 
-    #[error("the mount on {target} is stale (the server's export was removed or made anew): unpublish and publish it again")]
+    #[error(
+        "the mount on {target} is stale (the server's export was removed or made anew): unpublish and publish it again"
+    )]
     Stale { target: String },
 
     #[error("{what} did not finish within {seconds} s: {hint}")]
@@ -100,11 +104,9 @@ impl MountError {
                          option noresvport"
                     .into(),
             },
-            Errno::EINVAL => Self::BadOptions {
-                share,
-                options: request.options.to_string(),
-                known: options::known_words(),
-            },
+            Errno::EINVAL => {
+                Self::BadOptions { share, options: request.options.to_string(), known: options::known_words() }
+            }
             Errno::ENODEV => Self::NoKernelSupport { fs_type: fs_type.into() },
             Errno::ECONNREFUSED | Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNRESET => {
                 Self::Unreachable {

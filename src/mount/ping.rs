@@ -198,7 +198,7 @@ mod tests {
                 if stream.read_exact(&mut request).is_err() {
                     continue;
                 }
-                let mut reply = (LAST_FRAGMENT | (4 + 4 * words.len()) as u32).to_be_bytes().to_vec();
+                let mut reply = (LAST_FRAGMENT | u32::try_from(4 + 4 * words.len()).unwrap()).to_be_bytes().to_vec();
                 reply.extend_from_slice(&request[4..8]);
                 reply.extend(words.iter().flat_map(|word| word.to_be_bytes()));
                 stream.write_all(&reply).unwrap();
@@ -249,6 +249,8 @@ mod tests {
     #[test]
     fn a_closed_port_is_told_at_once() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(matches!(ping(address), Err(PingError::Silent(error)) if error.kind() == io::ErrorKind::ConnectionRefused));
+        assert!(
+            matches!(ping(address), Err(PingError::Silent(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+        );
     }
 }

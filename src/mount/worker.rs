@@ -69,8 +69,7 @@ fn unmount(target: &str, remove: bool) -> Result<Reply, MountError> {
         }
     }
     if remove {
-        remove_target(path)
-            .map_err(|error| MountError::Target { target: target.into(), reason: error.to_string() })?;
+        remove_target(path).map_err(|error| MountError::Target { target: target.into(), reason: error.to_string() })?;
     }
     Ok(Reply::Unmounted)
 }

@@ -23,7 +23,7 @@ use super::table::Table;
 use super::worker;
 
 /// How long a worker beyond the spare one stays without work.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_mins(1);
 /// The place of calls that no server has to answer.
 const NO_SERVER: &str = "";
 /// How soon, and then how often, the mount table is asked whether a mount that takes its time to go is gone.
@@ -89,11 +89,8 @@ impl Workers {
     /// Where this binary cannot be started again as a worker.
     pub fn start(limits: Limits) -> io::Result<Arc<Self>> {
         let spare = Worker::start()?;
-        let workers = Arc::new(Self {
-            limits,
-            idle: Mutex::new(vec![(spare, Instant::now())]),
-            servers: Mutex::default(),
-        });
+        let workers =
+            Arc::new(Self { limits, idle: Mutex::new(vec![(spare, Instant::now())]), servers: Mutex::default() });
         tokio::spawn(give_back_idle(Arc::downgrade(&workers)));
         Ok(workers)
     }
@@ -174,11 +171,7 @@ impl Workers {
     }
 
     async fn ask(&self, server: &str, what: &str, request: &Request, limit: Duration) -> Result<Reply, MountError> {
-        let late = |hint: &str| MountError::TimedOut {
-            what: what.into(),
-            seconds: limit.as_secs(),
-            hint: hint.into(),
-        };
+        let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
         let end = tokio::time::Instant::now() + limit;
         let gate = self.gate(server);

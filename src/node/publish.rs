@@ -122,7 +122,9 @@ impl Node {
         }
         let access = |read_only: bool| if read_only { "read-only" } else { "read-write" };
         let found = match before {
-            Some(before) => format!("volume {} ({}, options {})", before.volume, access(before.read_only), before.options),
+            Some(before) => {
+                format!("volume {} ({}, options {})", before.volume, access(before.read_only), before.options)
+            }
             None => format!("{} ({}, {})", occupant.source, occupant.fs_type, access(occupant.read_only)),
         };
         let asked = format!("volume {} ({}, options {})", wanted.volume, access(wanted.read_only), wanted.options);
@@ -139,9 +141,7 @@ impl Node {
         // A record without its mount says nothing.
         let table = Table::read().map_err(|error| self.unknown(&error))?;
         match others.iter().find(|other| table.at(Path::new(&other.mount_point)).is_some()) {
-            Some(other) => {
-                Err(PublishError::InUse { volume: publish.volume.clone(), elsewhere: other.target.clone() })
-            }
+            Some(other) => Err(PublishError::InUse { volume: publish.volume.clone(), elsewhere: other.target.clone() }),
             None => Ok(()),
         }
     }

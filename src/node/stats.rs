@@ -52,10 +52,9 @@ impl Node {
         let server = split_source(&mount.source).map_or(String::new(), |(server, _)| server.to_owned());
         Ok(match self.workers.usage(&server, &mount_point).await {
             Ok(usage) => Stats { usage: Some(usage), problem: None },
-            Err(error @ MountError::TimedOut { .. }) => Stats {
-                usage: None,
-                problem: Some(format!("NFS server {server} does not answer: {error}")),
-            },
+            Err(error @ MountError::TimedOut { .. }) => {
+                Stats { usage: None, problem: Some(format!("NFS server {server} does not answer: {error}")) }
+            }
             Err(error) => Stats { usage: None, problem: Some(error.to_string()) },
         })
     }

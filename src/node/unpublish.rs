@@ -34,10 +34,8 @@ impl Node {
 
     async fn unmount(&self, volume: String, target: &str) -> Result<(), UnpublishError> {
         let known = self.published.at(target);
-        let (server, mount_point) = known.map_or_else(
-            || (String::new(), target.to_owned()),
-            |published| (published.server, published.mount_point),
-        );
+        let (server, mount_point) = known
+            .map_or_else(|| (String::new(), target.to_owned()), |published| (published.server, published.mount_point));
         self.workers
             .unmount(&server, &mount_point, true)
             .await

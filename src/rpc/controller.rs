@@ -55,7 +55,7 @@ impl controller_server::Controller for Service {
         answer("CreateVolume", &request.name, async {
             let checked = request::create_volume(&request).map_err(status)?;
             let volume = self.controller.create(checked).await.map_err(status)?;
-            Ok(CreateVolumeResponse { volume: Some(created(volume, &request)) })
+            Ok(CreateVolumeResponse { volume: Some(created(&volume, &request)) })
         })
         .await
     }
@@ -98,20 +98,26 @@ impl controller_server::Controller for Service {
         .await
     }
 
-    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Result<Response<ListVolumesResponse>, Status> {
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Result<Response<ListVolumesResponse>, Status> {
         let request = request.into_inner();
         answer("ListVolumes", "", async {
             let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
             let page = self.controller.list(token, most).await.map_err(status)?;
             Ok(ListVolumesResponse {
-                entries: page.volumes.into_iter().map(entry).collect(),
+                entries: page.volumes.iter().map(entry).collect(),
                 next_token: page.next.unwrap_or_default(),
             })
         })
         .await
     }
 
-    async fn get_capacity(&self, request: Request<GetCapacityRequest>) -> Result<Response<GetCapacityResponse>, Status> {
+    async fn get_capacity(
+        &self,
+        request: Request<GetCapacityRequest>,
+    ) -> Result<Response<GetCapacityResponse>, Status> {
         let request = request.into_inner();
         answer("GetCapacity", "", async {
             let share = request::get_capacity(&request).map_err(status)?;
@@ -165,7 +171,7 @@ impl controller_server::Controller for Service {
 }
 
 /// The answer to CreateVolume: what a node needs to mount the volume is in its context.
-fn created(volume: Volume, request: &CreateVolumeRequest) -> ProtoVolume {
+fn created(volume: &Volume, request: &CreateVolumeRequest) -> ProtoVolume {
     let mut context = request.parameters.clone();
     context.retain(|key, _| !key.eq_ignore_ascii_case("subDir"));
     context.insert("subDir".into(), volume.subdir.to_string());
@@ -179,16 +185,12 @@ fn created(volume: Volume, request: &CreateVolumeRequest) -> ProtoVolume {
 }
 
 fn listed(found: &Found) -> ProtoVolume {
-    ProtoVolume {
-        volume_id: found.id.clone(),
-        capacity_bytes: signed(found.capacity_bytes),
-        ..ProtoVolume::default()
-    }
+    ProtoVolume { volume_id: found.id.clone(), capacity_bytes: signed(found.capacity_bytes), ..ProtoVolume::default() }
 }
 
-fn entry(found: Found) -> Entry {
-    let status = VolumeStatus { volume_condition: Some(condition(&found)), ..VolumeStatus::default() };
-    Entry { volume: Some(listed(&found)), status: Some(status) }
+fn entry(found: &Found) -> Entry {
+    let status = VolumeStatus { volume_condition: Some(condition(found)), ..VolumeStatus::default() };
+    Entry { volume: Some(listed(found)), status: Some(status) }
 }
 
 fn condition(found: &Found) -> VolumeCondition {

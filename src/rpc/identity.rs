@@ -40,7 +40,8 @@ impl identity_server::Identity for Identity {
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
         let service = |service: Service| Type::Service(plugin_capability::Service { r#type: service.into() });
-        let expansion = |how: Expansion| Type::VolumeExpansion(plugin_capability::VolumeExpansion { r#type: how.into() });
+        let expansion =
+            |how: Expansion| Type::VolumeExpansion(plugin_capability::VolumeExpansion { r#type: how.into() });
         let mut types = Vec::new();
         if self.has_controller {
             types.push(service(Service::ControllerService));

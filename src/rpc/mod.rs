@@ -45,7 +45,7 @@ async fn answer<T>(
 ) -> Result<Response<T>, Status> {
     let begun = Instant::now();
     let result = work.await;
-    let milliseconds = begun.elapsed().as_micros() as f64 / 1000.0;
+    let milliseconds = begun.elapsed().as_secs_f64() * 1000.0;
     match &result {
         Ok(_) => tracing::info!(method, volume, code = "OK", milliseconds),
         Err(status) => {

@@ -17,9 +17,7 @@ use crate::proto::volume_capability::access_mode::Mode as ProtoMode;
 use crate::volume::access::{AccessMode, CapacityError, CapacityRange};
 use crate::volume::id::{IdError, VolumeId};
 use crate::volume::name::{NameError, VolumeName};
-use crate::volume::parameters::{
-    CreateParameters, ParameterError, PublishParameters, Secrets, capacity_share,
-};
+use crate::volume::parameters::{CreateParameters, ParameterError, PublishParameters, Secrets, capacity_share};
 use crate::volume::share::Share;
 
 /// The kernel's bound for a path.
@@ -121,10 +119,12 @@ pub(super) fn validate(
     }
     let refused = capabilities(&request.volume_capabilities)
         .map(drop)
-        .and_then(|()| if request.parameters.is_empty() {
-            Ok(())
-        } else {
-            CreateParameters::parse(&request.parameters).map(drop).map_err(RequestError::from)
+        .and_then(|()| {
+            if request.parameters.is_empty() {
+                Ok(())
+            } else {
+                CreateParameters::parse(&request.parameters).map(drop).map_err(RequestError::from)
+            }
         })
         .err();
     Ok((id, secret_options(&request.secrets)?, refused))
@@ -151,7 +151,9 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
     let access = capability(access)?;
     let parameters = PublishParameters::parse(&request.volume_context)?;
     if parameters.ephemeral {
-        return Err(RequestError::NotOffered("inline (ephemeral) volumes are not offered: use a PersistentVolumeClaim"));
+        return Err(RequestError::NotOffered(
+            "inline (ephemeral) volumes are not offered: use a PersistentVolumeClaim",
+        ));
     }
     let (share, subdir) = match parameters.share {
         Some(share) => (share, parameters.subdir),
@@ -160,9 +162,8 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
             Err(_) => return Err(no_share(volume)),
         },
     };
-    let options = Options::parse(&parameters.mount_options)?
-        .merged(access.options)
-        .merged(secret_options(&request.secrets)?);
+    let options =
+        Options::parse(&parameters.mount_options)?.merged(access.options).merged(secret_options(&request.secrets)?);
     Ok(Publish {
         volume: volume.into(),
         share,

@@ -23,6 +23,7 @@ pub(super) trait ToStatus: std::error::Error + Sized {
 }
 
 /// Turns any domain error into the status that answers the call.
+#[allow(clippy::needless_pass_by_value, reason = "it stands behind map_err")]
 pub(super) fn status(error: impl ToStatus) -> Status {
     error.to_status()
 }
@@ -132,9 +133,10 @@ impl ToStatus for MountError {
     fn code(&self) -> Code {
         match self {
             // The server may come back: try again.
-            Self::Unresolved { .. } | Self::Unreachable { .. } | Self::NotNfs { .. } => Code::Unavailable,
+            Self::Unresolved { .. } | Self::Unreachable { .. } | Self::NotNfs { .. } | Self::Worker { .. } => {
+                Code::Unavailable
+            }
             Self::TimedOut { .. } => Code::DeadlineExceeded,
-            Self::Worker { .. } => Code::Unavailable,
             // The user or the operator has to change something first.
             Self::NoSuchShare { .. } | Self::NotMounted { .. } => Code::NotFound,
             Self::Denied { .. } => Code::PermissionDenied,

@@ -33,7 +33,8 @@ pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, 
         Err(Errno::ENOTDIR) => return remove_file(&place, name),
         Err(_) => {}
     }
-    let mut removal = Removal { place: place.as_fd(), top: name, moved: 0, waiting: vec![name.to_owned()], failed: None };
+    let mut removal =
+        Removal { place: place.as_fd(), top: name, moved: 0, waiting: vec![name.to_owned()], failed: None };
     while let Some(next) = removal.waiting.pop() {
         removal.directory(&next);
     }

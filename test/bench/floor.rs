@@ -25,6 +25,7 @@ pub fn mount(server: &str, path: &str, target: &Path, version: &str) -> [Duratio
     null(server);
     nix::mount::mount(Some(source.as_str()), target, Some(fs_type), MsFlags::empty(), Some(data.as_str())).unwrap();
     let mounted = begun.elapsed();
+    std::thread::sleep(Duration::from_millis(30));
     let begun = Instant::now();
     null(server);
     umount2(target, MntFlags::UMOUNT_NOFOLLOW).unwrap();
@@ -51,7 +52,8 @@ impl Share {
         std::fs::create_dir_all(&path).unwrap();
         let data = format!("{},nosharecache", data("4.2", server));
         let source = format!("{server}:{share}");
-        nix::mount::mount(Some(source.as_str()), &path, Some("nfs4"), MsFlags::empty(), Some(data.as_str())).unwrap();
+        nix::mount::mount(Some(source.as_str()), &path, Some("nfs4"), MsFlags::empty(), Some(data.as_str()))
+            .unwrap_or_else(|errno| panic!("mount {source} on {} with {data}: {errno}", path.display()));
         Self { path }
     }
 

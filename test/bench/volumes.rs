@@ -44,8 +44,22 @@ pub async fn at(report: &mut Report, latency: &str, server: &str, share: &str, c
         };
         report.at_least(&format!("CreateVolume, {at}"), "/s", made.rate, least);
         report.at_least(&format!("DeleteVolume, {at}"), "/s", deleted, least);
-        report.ratio(&format!("CreateVolume, {at}: time"), "mkdir + chmod", "ms", 1e3 / made.rate, 1e3 / bare_create, f64::INFINITY);
-        report.ratio(&format!("DeleteVolume, {at}: time"), "rename", "ms", 1e3 / deleted, 1e3 / bare_delete, f64::INFINITY);
+        report.ratio(
+            &format!("CreateVolume, {at}: time"),
+            "mkdir + chmod",
+            "ms",
+            1e3 / made.rate,
+            1e3 / bare_create,
+            f64::INFINITY,
+        );
+        report.ratio(
+            &format!("DeleteVolume, {at}: time"),
+            "rename",
+            "ms",
+            1e3 / deleted,
+            1e3 / bare_delete,
+            f64::INFINITY,
+        );
         report.at_most(&format!("CreateVolume, {at}"), "round trips", (between - before) as f64 / COUNT as f64, 12.0);
         report.at_most(&format!("DeleteVolume, {at}"), "round trips", (after - between) as f64 / COUNT as f64, 12.0);
         if concurrency == 100 {

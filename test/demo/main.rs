@@ -1,5 +1,7 @@
 //! The life of a volume on a real NFS server, step by step: `make demo`.
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a demonstration")]
+#![allow(missing_docs, unreachable_pub, reason = "a program of its own")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::cast_precision_loss, clippy::must_use_candidate, reason = "figures for people, and no library")]
 
 #[path = "../kit/mod.rs"]
 mod kit;
@@ -48,11 +50,15 @@ async fn main() {
     println!("\n     nfs-csi: the life of a volume");
     println!("     server {SERVER}:{SHARE}, a kernel NFS server on XFS with reflinks, in a machine of its own");
 
-    let driver = story.step("start controller and node in one process", async { Driver::start(folder.path(), &[]) }).await;
+    let driver =
+        story.step("start controller and node in one process", async { Driver::start(folder.path(), &[]) }).await;
     let (mut identity, mut controller, mut node) =
         (driver.identity().await, driver.controller().await, driver.node().await);
     let info = identity.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
-    seen("driver", format_args!("{} {}, listening on unix://{}", info.name, info.vendor_version, driver.socket().display()));
+    seen(
+        "driver",
+        format_args!("{} {}, listening on unix://{}", info.name, info.vendor_version, driver.socket().display()),
+    );
     seen("memory", format_args!("{:.1} MB with its worker process", driver.resident_bytes() as f64 / 1e6));
 
     let request = create("pvc-demo", &[("mountPermissions", "0777")]);
@@ -79,7 +85,7 @@ async fn main() {
     story.step("NodePublishVolume for pod B, on another path", node.node_publish_volume(mount)).await.unwrap();
     seen("node", mounted(&pod_b));
     let read = story.step("pod B reads what pod A wrote", async { std::fs::read(pod_b.join("hello")) }).await.unwrap();
-    assert_eq!(read.len() as i64, 4 * MIB);
+    assert_eq!(i64::try_from(read.len()), Ok(4 * MIB));
     seen("pod B", format_args!("{} bytes, the same", read.len()));
 
     let told = story.step("NodeGetVolumeStats", node.node_get_volume_stats(stats(&volume, &pod_a))).await.unwrap();
@@ -104,7 +110,10 @@ async fn main() {
     story.step("NodePublishVolume read-only, for a reader", node.node_publish_volume(mount)).await.unwrap();
     seen("node", mounted(&reader));
     let refused = std::fs::write(reader.join("hello"), "no").unwrap_err();
-    seen("reader", format_args!("reads {} bytes; a write gives: {refused}", std::fs::read(reader.join("hello")).unwrap().len()));
+    seen(
+        "reader",
+        format_args!("reads {} bytes; a write gives: {refused}", std::fs::read(reader.join("hello")).unwrap().len()),
+    );
 
     story
         .step("NodeUnpublishVolume for all three", async {

@@ -47,7 +47,8 @@ async fn malformed_ids_are_refused_with_their_reason() {
     for (id, named) in cases {
         let deleted = controller.delete_volume(delete(id)).await.unwrap_err();
         let grown = controller.controller_expand_volume(expand(id, 1, 0)).await.unwrap_err();
-        let got = controller.controller_get_volume(ControllerGetVolumeRequest { volume_id: id.into() }).await.unwrap_err();
+        let got =
+            controller.controller_get_volume(ControllerGetVolumeRequest { volume_id: id.into() }).await.unwrap_err();
         for refused in [deleted, grown, got] {
             assert_eq!(refused.code(), Code::InvalidArgument, "{id:?}: {refused}");
             assert!(refused.message().contains(named), "{named}: {refused}");
@@ -146,9 +147,8 @@ async fn malformed_publishes_are_refused_with_their_reason() {
         change(&mut request);
         request
     };
-    let attribute = |key: &str, value: &str| {
-        with(&|request| drop(request.volume_context.insert(key.into(), value.into())))
-    };
+    let attribute =
+        |key: &str, value: &str| with(&|request| drop(request.volume_context.insert(key.into(), value.into())));
     let long = format!("/{}", "x/".repeat(2100));
     let cases = [
         (with(&|request| request.volume_id.clear()), "volume_id"),

@@ -78,9 +78,7 @@ async fn a_delete_that_was_killed_is_completed_by_its_retry_without_litter() {
 }
 
 fn no_litter(round: u64) {
-    wait_for("the trash to be emptied", Duration::from_secs(30), || {
-        names(".nfs-csi/trash").is_empty().then_some(())
-    });
+    wait_for("the trash to be emptied", Duration::from_secs(30), || names(".nfs-csi/trash").is_empty().then_some(()));
     for folder in [".nfs-csi/volumes", ".nfs-csi/subdirs"] {
         assert_eq!(names(folder), Vec::<String>::new(), "round {round}: {folder}");
     }

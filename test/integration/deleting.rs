@@ -11,9 +11,7 @@ use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
 
 fn trash_is_empty() {
-    wait_for("the trash to be emptied", Duration::from_secs(30), || {
-        names(".nfs-csi/trash").is_empty().then_some(())
-    });
+    wait_for("the trash to be emptied", Duration::from_secs(30), || names(".nfs-csi/trash").is_empty().then_some(()));
 }
 
 #[tokio::test]

@@ -19,7 +19,8 @@ async fn the_list_has_every_volume_once_page_by_page_also_after_a_restart() {
     let mut controller = driver.controller().await;
     let mut made = HashSet::new();
     for number in 0..7 {
-        let request = create(&format!("pvc-list-{number}"), &[("onDelete", if number % 2 == 0 { "delete" } else { "retain" })]);
+        let request =
+            create(&format!("pvc-list-{number}"), &[("onDelete", if number % 2 == 0 { "delete" } else { "retain" })]);
         made.insert(controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id);
     }
     driver.kill().await;
@@ -28,11 +29,8 @@ async fn the_list_has_every_volume_once_page_by_page_also_after_a_restart() {
     let mut listed = Vec::new();
     let mut starting_token = String::new();
     loop {
-        let page = controller
-            .list_volumes(ListVolumesRequest { max_entries: 3, starting_token })
-            .await
-            .unwrap()
-            .into_inner();
+        let page =
+            controller.list_volumes(ListVolumesRequest { max_entries: 3, starting_token }).await.unwrap().into_inner();
         assert!(page.entries.len() <= 3);
         for entry in page.entries {
             assert!(!entry.status.unwrap().volume_condition.unwrap().abnormal);
@@ -89,7 +87,10 @@ async fn a_volume_whose_directory_is_missing_is_abnormal_and_one_that_never_was_
     controller.delete_volume(delete(&id)).await.unwrap();
     let missing = controller.controller_get_volume(get("127.0.0.1#run/export#pvc-never##")).await.unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
-    assert!(missing.message().contains("pvc-never") && missing.message().contains("127.0.0.1:/run/export"), "{missing}");
+    assert!(
+        missing.message().contains("pvc-never") && missing.message().contains("127.0.0.1:/run/export"),
+        "{missing}"
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The driver against a real kernel NFS server. Runs in the guest, as root: `make integration`.
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(missing_docs, unreachable_pub, reason = "a program of its own")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::cast_precision_loss, clippy::must_use_candidate, reason = "figures for people, and no library")]
 
 #[path = "../kit/mod.rs"]
 mod kit;

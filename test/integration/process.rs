@@ -42,9 +42,9 @@ async fn volumes_are_never_attached() {
     let request = ControllerGetCapabilitiesRequest {};
     let told = driver.controller().await.controller_get_capabilities(request).await.unwrap().into_inner();
     let attach = controller_service_capability::rpc::Type::PublishUnpublishVolume;
-    let offered = told.capabilities.iter().filter_map(|capability| capability.r#type.as_ref()).any(|offered| {
-        matches!(offered, controller_service_capability::Type::Rpc(rpc) if rpc.r#type == i32::from(attach))
-    });
+    let offered = told.capabilities.iter().filter_map(|capability| capability.r#type.as_ref()).any(
+        |offered| matches!(offered, controller_service_capability::Type::Rpc(rpc) if rpc.r#type == i32::from(attach)),
+    );
     assert!(!offered);
 }
 
@@ -57,7 +57,8 @@ async fn a_controller_serves_no_node_and_a_node_no_controller() {
     assert!(controller.stop().await.success());
     let node = Driver::start_as("node", folder.path(), &[]);
     let capabilities = node.identity().await.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
-    let is_controller = |capability: &nfs_csi::proto::PluginCapability| matches!(capability.r#type, Some(Type::Service(_)));
+    let is_controller =
+        |capability: &nfs_csi::proto::PluginCapability| matches!(capability.r#type, Some(Type::Service(_)));
     assert!(!capabilities.into_inner().capabilities.iter().any(is_controller));
 }
 
@@ -125,7 +126,10 @@ async fn sigterm_lets_running_calls_finish_and_leaves_nothing() {
     }
     drop(controller);
     let socket = driver.socket().to_owned();
-    let status = { let mut driver = driver; driver.wait().await };
+    let status = {
+        let mut driver = driver;
+        driver.wait().await
+    };
     assert_eq!(status.code(), Some(0));
     assert!(!socket.exists());
     assert!(nfs_mounts_below(folder.path()).is_empty());

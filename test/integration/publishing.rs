@@ -67,8 +67,13 @@ async fn the_newest_version_that_the_server_has_is_taken_and_options_become_flag
     let mut node = driver.node().await;
     let volume = volume(&driver, "pvc-options").await;
     let target = folder.path().join("target");
-    node.publish_volume_with(&volume, &target, RWX, &["noatime,nosuid", "timeo=70", "_netdev", "defaults", "rsize=65536"])
-        .await;
+    node.publish_volume_with(
+        &volume,
+        &target,
+        RWX,
+        &["noatime,nosuid", "timeo=70", "_netdev", "defaults", "rsize=65536"],
+    )
+    .await;
     let mounted = mounts_at(&target).remove(0);
     for expected in ["vers=4.2", "noatime", "nosuid", "timeo=70", "rsize=65536", "addr=127.0.0.1"] {
         assert!(mounted.contains(expected), "{expected}: {mounted}");

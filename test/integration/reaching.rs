@@ -77,7 +77,8 @@ async fn the_controller_takes_the_version_that_the_class_asks_for() {
         request.volume_capabilities[0] = crate::kit::requests::capability(RWX, &[&option, "hard", "ro"]);
         let id = controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id;
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let ours = |line: &&str| line.contains(folder.path().to_str().unwrap()) && line.contains(&format!("vers={version},"));
+        let ours =
+            |line: &&str| line.contains(folder.path().to_str().unwrap()) && line.contains(&format!("vers={version},"));
         assert!(table.lines().any(|line| ours(&line) && line.contains("softerr")), "{version}: {table}");
         controller.delete_volume(delete(&id)).await.unwrap();
     }

@@ -124,7 +124,8 @@ async fn a_squashed_root_that_may_write_provisions_and_is_told_where_it_may_not_
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;
     let share = [("share", "/run/exports/squash-writable")];
-    let id = controller.create_volume(create("pvc-nobody", &share)).await.unwrap().into_inner().volume.unwrap().volume_id;
+    let id =
+        controller.create_volume(create("pvc-nobody", &share)).await.unwrap().into_inner().volume.unwrap().volume_id;
     assert!(std::path::Path::new("/run/exports/squash-writable/pvc-nobody").is_dir());
     controller.delete_volume(delete(&id)).await.unwrap();
     let owned = create("pvc-owned", &[share[0], ("uid", "1000")]);

@@ -116,7 +116,7 @@ impl Driver {
     }
 
     pub async fn wait(&mut self) -> ExitStatus {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_mins(1);
         loop {
             if let Some(status) = self.process.try_wait().expect("the driver is ours") {
                 return status;
