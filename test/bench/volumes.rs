@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use crate::floor::{Share, round_trips};
 use crate::kit::driver::Driver;
 use crate::kit::requests::{create, delete};
-use crate::kit::{folder, wait_for};
+use crate::kit::{Folder, folder, wait_for};
 use crate::report::Report;
 
 /// How many volumes are made and deleted at each concurrency.
@@ -122,7 +122,7 @@ async fn remove(controller: &ControllerClient<Channel>, ids: Vec<String>, concur
 }
 
 /// Waits until the driver makes no more calls to the server.
-async fn settle(folder: &tempfile::TempDir) {
+async fn settle(folder: &Folder) {
     let mut last = round_trips(folder.path());
     loop {
         tokio::time::sleep(Duration::from_millis(300)).await;

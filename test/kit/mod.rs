@@ -25,8 +25,34 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> O
 }
 
 /// A folder for one test, on the guest's own tmpfs; it goes with the value.
-pub fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("nfs-csi-test-").tempdir_in("/run").expect("a folder on /run")
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A killed driver leaves its exports mounted here: they must not be removed with the folder.
+        for mounted in mounts_below(&self.0).iter().rev() {
+            nix::mount::umount2(mounted, nix::mount::MntFlags::MNT_DETACH).expect("a mount of this test");
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn folder() -> Folder {
+    let folder = tempfile::Builder::new().prefix("nfs-csi-test-").tempdir_in("/run").expect("a folder on /run");
+    Folder(folder.keep())
+}
+
+/// All mount points below a folder, in the order in which they were mounted.
+fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4).map(PathBuf::from));
+    points.filter(|point| point.starts_with(folder)).collect()
 }
 
 /// The lines of this guest's mount table for a mount point.
