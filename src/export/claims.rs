@@ -86,12 +86,11 @@ impl Export {
         let mut name = claim_name(key);
         // From the claim upwards, as far as nobody else is there.
         for depth in (0..=folders.len()).rev() {
-            let folder = match descend(top, &names(&folders[..depth]), None) {
-                Ok(folder) => folder,
-                Err((_, Errno::ENOENT)) => return Ok(()),
-                Err((_, errno)) => return Err(failed(errno)),
-            };
-            match unlinkat(&folder, name.as_str(), UnlinkatFlags::RemoveDir) {
+            let removed = descend(top, &names(&folders[..depth]), None)
+                .map_err(|(_, errno)| errno)
+                .and_then(|folder| unlinkat(&folder, name.as_str(), UnlinkatFlags::RemoveDir));
+            match removed {
+                // Also where a release that was cut short has removed the lower folders already.
                 Ok(()) | Err(Errno::ENOENT) => {}
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(()),
                 Err(errno) => return Err(failed(errno)),
