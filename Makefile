@@ -55,7 +55,8 @@ demo: build ## A volume's life on a real NFS server, step by step
 
 bench: build ## What the driver costs against the bare system calls
 	mkdir -p $(OUT)/bench
-	E2E_BENCH=$(call program,bench --bench bench --no-run,bench) OUT=$(OUT)/bench test/guest/run test/bench/job
+	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside; \
+		E2E_BENCH=$$bench OUT=$(OUT)/bench test/guest/run test/bench/job
 	cp $(OUT)/bench/bench.json target/bench.json
 
 clean: ## Remove all that was built

@@ -59,8 +59,15 @@ pub(super) enum PingError {
 /// The kept connections.
 #[derive(Debug, Default)]
 pub(super) struct Pinger {
-    connections: HashMap<SocketAddr, TcpStream>,
+    connections: HashMap<SocketAddr, Connection>,
     calls: u32,
+}
+
+/// A connection, and this host's address on it.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    local: IpAddr,
 }
 
 impl Pinger {
@@ -83,26 +90,27 @@ impl Pinger {
         }
         let fresh = TcpStream::connect_timeout(&address, left(end)?)?;
         fresh.set_nodelay(true)?;
-        self.null(fresh, address, version, end)
+        let local = fresh.local_addr()?.ip();
+        self.null(Connection { stream: fresh, local }, address, version, end)
     }
 
     fn null(
         &mut self,
-        mut stream: TcpStream,
+        mut connection: Connection,
         address: SocketAddr,
         version: u32,
         end: Instant,
     ) -> Result<(Served, IpAddr), PingError> {
         self.calls = self.calls.wrapping_add(1);
-        let reply = call(&mut stream, self.calls, [NFS, version, 0], &[], end)?;
-        let local = stream.local_addr()?.ip();
+        let reply = call(&mut connection.stream, self.calls, [NFS, version, 0], &[], end)?;
+        let local = connection.local;
         let served = match reply.as_slice() {
             [SUCCESS, ..] => Served::Yes,
             [PROG_MISMATCH, low, high, ..] => Served::Between(*low, *high),
             [PROG_UNAVAIL, ..] => return Err(PingError::NotNfs("it has no NFS program")),
             _ => return Err(PingError::NotNfs("it refuses the NFS program's NULL call")),
         };
-        self.connections.insert(address, stream);
+        self.connections.insert(address, connection);
         Ok((served, local))
     }
 }
@@ -136,7 +144,7 @@ fn call(
     let length = u32::try_from(words.len() * 4).unwrap_or(0);
     words.insert(0, LAST_FRAGMENT | length);
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-    stream.set_write_timeout(Some(left(end)?))?;
+    // So few bytes always fit into the socket's buffer: this does not wait.
     stream.write_all(&message)?;
 
     let reply = read_record(stream, end)?;

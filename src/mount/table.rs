@@ -6,15 +6,17 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// Room for a few hundred mounts, so that the buffer grows on few hosts.
-const USUAL_SIZE: usize = 64 * 1024;
+/// How much is read at once: room for a few hundred mounts.
+const CHUNK: usize = 64 * 1024;
 /// What the kernel appends to a mount point whose directory is gone. No living path holds two slashes.
 const DELETED: &[u8] = b"//deleted";
 
@@ -90,9 +92,7 @@ pub struct Table(Vec<Mount>);
 impl Table {
     /// Reads the table as it is now. A mount that comes or goes meanwhile may or may not be in it.
     pub fn read() -> Result<Self, TableError> {
-        let unreadable = |error: std::io::Error| TableError::Unreadable { reason: error.to_string() };
-        let mut text = Vec::with_capacity(USUAL_SIZE);
-        File::open(MOUNTINFO).and_then(|mut file| file.read_to_end(&mut text)).map_err(unreadable)?;
+        let text = read_text().map_err(|error| TableError::Unreadable { reason: error.to_string() })?;
         Self::parse(&text)
     }
 
@@ -136,6 +136,27 @@ impl Table {
     #[must_use]
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mount> {
         self.0.iter()
+    }
+}
+
+/// Reads the kernel's text through a file that stays open: it is asked for at every mount.
+fn read_text() -> io::Result<Vec<u8>> {
+    // One reader at a time: the kernel goes on line by line only where the last read of the file ended.
+    static KEPT: Mutex<Option<File>> = Mutex::new(None);
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = match &mut *kept {
+        Some(file) => file,
+        none => none.insert(File::open(MOUNTINFO)?),
+    };
+    let mut text = Vec::new();
+    loop {
+        let end = text.len();
+        text.resize(end + CHUNK, 0);
+        let count = file.read_at(&mut text[end..], end as u64)?;
+        text.truncate(end + count);
+        if count == 0 {
+            return Ok(text);
+        }
     }
 }
 

@@ -29,6 +29,11 @@ const SAMPLES: usize = 30;
 async fn main() {
     let mut report = Report::default();
     Report::head();
+    if std::env::args().any(|argument| argument == "outside") {
+        start(&mut report, "outside the guest", 50.0).await;
+        std::process::exit(i32::from(report.failed()));
+    }
+    start(&mut report, "in the guest", 150.0).await;
     process(&mut report).await;
     publishing(&mut report).await;
     volumes::at(&mut report, "no latency", kit::server::SERVER, kit::server::SHARE, &[1, 10, 100]).await;
@@ -42,11 +47,8 @@ async fn main() {
     std::process::exit(i32::from(report.failed()));
 }
 
-/// Memory, size and start.
-async fn process(report: &mut Report) {
-    let size = std::fs::metadata(binary()).unwrap().len();
-    report.at_most("binary size", "MB", size as f64 / 1e6, 12.0);
-
+/// From exec to an answer.
+async fn start(report: &mut Report, place: &str, bound: f64) {
     let mut starts = Vec::new();
     for _ in 0..5 {
         let folder = folder();
@@ -56,7 +58,13 @@ async fn process(report: &mut Report) {
         starts.push(begun.elapsed());
         assert!(driver.stop().await.success());
     }
-    report.at_most("exec to the first answered Probe", "ms", milliseconds(median(starts)), 150.0);
+    report.at_most(&format!("exec to the first answered Probe, {place}"), "ms", milliseconds(median(starts)), bound);
+}
+
+/// Size and memory.
+async fn process(report: &mut Report) {
+    let size = std::fs::metadata(binary()).unwrap().len();
+    report.at_most("binary size", "MB", size as f64 / 1e6, 12.0);
 
     for command in ["node", "controller"] {
         let folder = folder();
@@ -115,24 +123,17 @@ async fn publishing(report: &mut Report) {
             }
         }
         let [bare_mount, published, bare_unmount, unpublished, empty] = times.map(|times| milliseconds(median(times)));
+        // Of the gRPC exchange itself the bare calls have nothing, and here it takes as long as they do: so each call
+        // is held against them alone, and (with the bound) against them and a call that does nothing.
         let bound = if bounded { 2.0 } else { f64::INFINITY };
-        report.ratio(
-            &format!("NodePublishVolume, NFS {version}"),
-            "mount(2) + RPC NULL",
-            "ms",
-            published,
-            bare_mount,
-            bound,
-        );
-        report.ratio(
-            &format!("NodeUnpublishVolume, NFS {version}"),
-            "umount2(2) + RPC NULL",
-            "ms",
-            unpublished,
-            bare_unmount,
-            bound,
-        );
-        report.at_most("a call that does nothing (NodeGetInfo)", "ms", empty, f64::INFINITY);
+        for (what, time, [floor, with_call], bare) in [
+            ("NodePublishVolume", published, ["mount(2) + NULL", "mount(2) + NULL + empty call"], bare_mount),
+            ("NodeUnpublishVolume", unpublished, ["umount2(2) + NULL", "umount2(2) + NULL + empty call"], bare_unmount),
+        ] {
+            let what = format!("{what}, NFS {version}");
+            report.ratio(&what, floor, "ms", time, bare, f64::INFINITY);
+            report.ratio(&what, with_call, "ms", time, bare + empty, bound);
+        }
         node.node_unpublish_volume(unpublish(&volume, &other)).await.unwrap();
         controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
     }

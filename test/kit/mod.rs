@@ -24,7 +24,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> O
     }
 }
 
-/// A folder for one test, on the guest's own tmpfs; it goes with the value.
+/// A temporary folder for one test; it goes with the value.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -44,7 +44,7 @@ impl Drop for Folder {
 }
 
 pub fn folder() -> Folder {
-    let folder = tempfile::Builder::new().prefix("nfs-csi-test-").tempdir_in("/run").expect("a folder on /run");
+    let folder = tempfile::Builder::new().prefix("nfs-csi-test-").tempdir().expect("a temporary folder");
     Folder(folder.keep())
 }
 
