@@ -94,7 +94,7 @@ async fn data_that_several_volumes_name_goes_with_the_last_of_them() {
     }
     controller.delete_volume(delete(&ids[2])).await.unwrap();
     assert!(!on_server("common/place").exists());
-    assert!(names(".nfs-csi/subdirs").is_empty());
+    assert_eq!(names(".nfs-csi/subdirs"), Vec::<String>::new());
     std::fs::remove_dir(on_server("common")).unwrap();
 }
 
