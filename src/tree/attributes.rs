@@ -1,0 +1,138 @@
+//! The attributes of an entry that are kept wherever it goes: owner, permissions, times, extended attributes.
+//!
+//! Each change is a round trip to the server, so a value that is right already is left alone. The order matters: a
+//! change of owner drops setuid and setgid, so permissions come after it; times come last, because everything else
+//! changes them, and so tell of a file that has its right times that it is complete.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fgetxattr,
+    flistxattr, fsetxattr, futimens, utimensat,
+};
+use rustix::io::{Errno, Result};
+
+/// setuid and setgid.
+const SET_ID: u32 = 0o6000;
+/// The kernel's bounds: a list of names and a value are no longer.
+const LONGEST_XATTR: usize = 64 * 1024;
+/// The extended attributes that are kept: the users' own, and the access control list of NFS version 4.
+const USER: &[u8] = b"user.";
+const NFS4_ACL: &[u8] = b"system.nfs4_acl";
+
+/// Owner, permissions and times.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    /// Permission bits with setuid, setgid and sticky: 12 bits.
+    pub mode: u32,
+    /// The owner's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+    /// When it was last read.
+    pub accessed: Timespec,
+    /// When it was last changed.
+    pub modified: Timespec,
+}
+
+/// An extended attribute: its name and its value.
+pub type Xattr = (CString, Vec<u8>);
+
+impl Attributes {
+    /// What stat(2) tells.
+    #[must_use]
+    #[allow(clippy::cast_possible_wrap, reason = "nanoseconds are below a thousand millions")]
+    pub fn of(stat: &Stat) -> Self {
+        let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as i64 };
+        Self {
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            accessed: time(stat.st_atime, stat.st_atime_nsec),
+            modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        }
+    }
+
+    /// Gives these attributes to an open file or directory that has those of `has`.
+    pub fn set(&self, entry: impl AsFd, has: &Stat) -> Result<()> {
+        let owned = self.new_owner(has);
+        if let Some((uid, gid)) = owned {
+            fchown(&entry, uid, gid)?;
+        }
+        if self.needs_mode(has, owned.is_some()) {
+            fchmod(&entry, Mode::from_raw_mode(self.mode))?;
+        }
+        futimens(&entry, &self.times())
+    }
+
+    /// Gives these attributes to an entry that is not opened: a link (whose permissions nobody asks for), a fifo, a
+    /// socket, a device. It is the entry itself that gets them, never what it leads to.
+    pub fn set_at(&self, directory: impl AsFd, name: &CStr, has: &Stat) -> Result<()> {
+        let owned = self.new_owner(has);
+        if let Some((uid, gid)) = owned {
+            chownat(&directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let is_link = has.st_mode & 0o170_000 == 0o120_000;
+        if !is_link && self.needs_mode(has, owned.is_some()) {
+            chmodat(&directory, name, Mode::from_raw_mode(self.mode), AtFlags::empty())?;
+        }
+        utimensat(&directory, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    fn new_owner(&self, has: &Stat) -> Option<(Option<Uid>, Option<Gid>)> {
+        let uid = (self.uid != has.st_uid).then(|| Uid::from_raw(self.uid));
+        let gid = (self.gid != has.st_gid).then(|| Gid::from_raw(self.gid));
+        (uid.is_some() || gid.is_some()).then_some((uid, gid))
+    }
+
+    fn needs_mode(&self, has: &Stat, owned: bool) -> bool {
+        self.mode != has.st_mode & 0o7777 || (owned && self.mode & SET_ID != 0)
+    }
+
+    fn times(&self) -> Timestamps {
+        Timestamps { last_access: self.accessed, last_modification: self.modified }
+    }
+}
+
+/// The extended attributes of an open file or directory that are kept; none where the file system has none.
+pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
+    let mut list = Vec::with_capacity(LONGEST_XATTR);
+    match flistxattr(&entry, rustix::buffer::spare_capacity(&mut list)) {
+        Ok(_) => {}
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno),
+    }
+    let mut xattrs = Vec::new();
+    for name in list.split_inclusive(|&byte| byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        if !is_kept(name) {
+            continue;
+        }
+        let mut value = Vec::with_capacity(LONGEST_XATTR);
+        match fgetxattr(&entry, name, rustix::buffer::spare_capacity(&mut value)) {
+            Ok(_) => xattrs.push((name.to_owned(), value)),
+            // Removed meanwhile, or listed and not to be had.
+            Err(Errno::NODATA | Errno::NOTSUP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(xattrs)
+}
+
+/// Gives extended attributes to an open file or directory; where its file system has none, that is no error.
+pub fn set_xattrs(entry: impl AsFd, xattrs: &[Xattr]) -> Result<()> {
+    for (name, value) in xattrs {
+        match fsetxattr(&entry, name, value, XattrFlags::empty()) {
+            Ok(()) | Err(Errno::NOTSUP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an extended attribute goes where its entry goes.
+#[must_use]
+pub fn is_kept(name: &CStr) -> bool {
+    name.to_bytes().starts_with(USER) || name.to_bytes() == NFS4_ACL
+}
