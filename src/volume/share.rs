@@ -181,15 +181,6 @@ impl Share {
     pub fn path(&self) -> &SharePath {
         &self.path
     }
-
-    /// The source to mount: the share, or a directory of it.
-    #[must_use]
-    pub fn source(&self, subdir: Option<&SubDir>) -> String {
-        match subdir {
-            Some(subdir) => format!("{}/{subdir}", self.to_string().trim_end_matches('/')),
-            None => self.to_string(),
-        }
-    }
 }
 
 impl fmt::Display for Share {

@@ -53,12 +53,6 @@ impl SubDir {
         self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// The directory that holds this one; none if that is the share itself.
-    #[must_use]
-    pub fn parent(&self) -> Option<Self> {
-        self.0.rsplit_once('/').map(|(parent, _)| Self(parent.to_owned()))
-    }
-
     /// Where the directory goes when its volume is archived: `archived-<path>`, which makes `archived-a/b` of `a/b`.
     /// The first copy has this name, the later ones a number behind it. Where that would be too long, the path's key
     /// stands for the path.
