@@ -139,7 +139,7 @@ impl Plan {
     }
 
     fn make(&self, export: &Export) -> Result<Volume, CreateError> {
-        self.make_directory(export)?;
+        self.make_directory(export).inspect_err(|_| self.take_back_claim(export))?;
         match export.create_record(&self.key, &self.record())? {
             Created::Before(record) => self.accept(&record),
             Created::Now => {
@@ -159,6 +159,14 @@ impl Plan {
             let path = if component == path { path } else { format!("{path} (at {component})") };
             export.failed("make the directory", path, errno)
         })
+    }
+
+    /// After a failure: nobody may ever ask again. What cannot be taken back now, a retry's success makes right.
+    fn take_back_claim(&self, export: &Export) {
+        // Another replica may have been luckier: then the claim is its volume's.
+        if self.subdir_given && matches!(export.record(&self.key), Ok(None)) {
+            let _ = export.release(&self.subdir, &self.key);
+        }
     }
 
     fn record(&self) -> Record {

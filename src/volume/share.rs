@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::path::{self, PathError};
 use super::quote::quote;
-use super::subdir::SubDir;
 
 /// The longest host name, in bytes (RFC 1035, without the length bytes).
 const LONGEST_HOST: usize = 253;
@@ -181,15 +180,6 @@ impl Share {
     pub fn path(&self) -> &SharePath {
         &self.path
     }
-
-    /// The source to mount: the share, or a directory of it.
-    #[must_use]
-    pub fn source(&self, subdir: Option<&SubDir>) -> String {
-        match subdir {
-            Some(subdir) => format!("{}/{subdir}", self.to_string().trim_end_matches('/')),
-            None => self.to_string(),
-        }
-    }
 }
 
 impl fmt::Display for Share {
@@ -309,14 +299,6 @@ mod tests {
         }
         assert!(matches!(Share::parse("a b:/x"), Err(ShareError::Server(_))));
         assert!(matches!(Share::parse("nas:/../x"), Err(ShareError::Path(_))));
-    }
-
-    #[test]
-    fn a_source_is_the_share_or_a_directory_of_it() {
-        let subdir = SubDir::parse("team/data").unwrap();
-        assert_eq!(share("[::1]:/export").source(None), "[::1]:/export");
-        assert_eq!(share("[::1]:/export").source(Some(&subdir)), "[::1]:/export/team/data");
-        assert_eq!(share("nas:/").source(Some(&subdir)), "nas:/team/data");
     }
 
     proptest! {

@@ -129,6 +129,7 @@ async fn a_link_on_the_way_or_in_the_volume_s_place_is_refused_and_not_followed(
         assert!(refused.message().contains("link"), "{refused}");
     }
     assert!(names("victim").is_empty());
+    assert_eq!(names(".nfs-csi/subdirs"), Vec::<String>::new());
     std::fs::remove_file(on_server("link")).unwrap();
     std::fs::remove_dir(on_server("victim")).unwrap();
 }
