@@ -75,6 +75,14 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_WORKING_MOUNT_DIR", default_value = "/tmp")]
     working_mount_dir: PathBuf,
 
+    /// How long a deleted volume can be brought back (nfs-csi trash restore) where the StorageClass says nothing
+    #[arg(long, env = "NFS_CSI_TRASH_RETENTION", default_value = "0", value_parser = retention)]
+    trash_retention: Duration,
+
+    /// How long a clone, snapshot or restore that broke off is kept for its retry
+    #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
+    staging_retention: Duration,
+
     /// How long a mount or an unmount may take, in seconds (or with a unit: 500ms, 30s, 2m)
     #[arg(long, env = "NFS_CSI_MOUNT_TIMEOUT", default_value = "30s", value_parser = duration)]
     mount_timeout: Duration,
@@ -247,21 +255,18 @@ fn permissions(text: &str) -> Result<Permissions, String> {
     Ok(Some(mode).filter(|mode| mode.bits() != 0))
 }
 
-/// A duration with a unit (ms, s, m, h), or in seconds; never zero.
+/// A timeout: never zero, and a year at most.
 fn duration(text: &str) -> Result<Duration, String> {
-    let error = || "write a whole number with a unit, such as 500ms, 30s, 2m or 1h".to_owned();
-    let digits = text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| error())?;
-    let seconds = |factor: u64| number.checked_mul(factor).map(Duration::from_secs);
-    let duration = match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" | "" => seconds(1),
-        "m" => seconds(60),
-        "h" => seconds(3600),
-        _ => None,
-    };
-    duration.filter(|duration| !duration.is_zero() && *duration <= Duration::from_hours(8760)).ok_or_else(error)
+    let duration = retention(text)?;
+    if duration.is_zero() || duration > Duration::from_hours(8760) {
+        return Err("it must be more than nothing, and a year at most".into());
+    }
+    Ok(duration)
+}
+
+/// How long something is kept; 0: not at all.
+fn retention(text: &str) -> Result<Duration, String> {
+    crate::volume::duration::parse(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -318,12 +323,11 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_units() {
+    fn timeouts_are_more_than_nothing_and_a_year_at_most() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
-        for wrong in ["", "s", "-1s", "1.5s", "1d", "0", "99999999999999999999s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+        for text in ["0", "0s", "8761h", "soon"] {
+            assert!(duration(text).is_err(), "{text}");
         }
+        assert_eq!(retention("0"), Ok(Duration::ZERO));
     }
 }

@@ -46,51 +46,54 @@ enum Place {
     Record(RecordKey),
 }
 
-/// Why a text is no id of a volume.
+/// Why a text is no id of a volume, or of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "each variant's message says what its fields are")]
 pub enum IdError {
     /// The id is well, but not one that a driver made: somebody chose it for a volume that was there before.
-    #[error("volume id {id} is none that this driver gives: it does not tell a server, a share and a directory")]
+    #[error("id {id} is none that this driver gives: it does not tell a server, a share and a name")]
     Foreign { id: String },
 
-    #[error("volume id {id} is too long: it has {length} bytes, at most {LONGEST_READ} are read")]
+    #[error("id {id} is too long: it has {length} bytes, at most {LONGEST_READ} are read")]
     TooLong { id: String, length: usize },
 
-    #[error("volume id {id} holds a NUL byte")]
+    #[error("id {id} holds a NUL byte")]
     Nul { id: String },
 
-    #[error("volume id {id} is an absolute path: an id begins with its server")]
+    #[error("id {id} is an absolute path: it begins with its server")]
     Absolute { id: String },
 
-    #[error("volume id {id} has the component '..', which leads out of a directory")]
+    #[error("id {id} has the component '..', which leads out of a directory")]
     DotDot { id: String },
 
-    #[error("volume id {id} has {count} fields, at most 5 are known: one that holds a '#' cannot be told from two")]
+    #[error("id {id} has {count} fields, at most 5 are known: one that holds a '#' cannot be told from two")]
     Fields { id: String, count: usize },
 
-    #[error("volume id {id} has a slash at an end of its {field}, where no driver writes one")]
+    #[error("id {id} has a slash at an end of its {field}, where no driver writes one")]
     OuterSlash { id: String, field: &'static str },
 
-    #[error("volume id {id} has a '%' in its {field} that is neither %23 nor %25")]
+    #[error("id {id} has a '%' in its {field} that is neither %23 nor %25")]
     Escape { id: String, field: &'static str },
 
-    #[error("volume id {id}: {error}")]
+    #[error("id {id}: {error}")]
     Server { id: String, error: ServerError },
 
-    #[error("volume id {id}: share {error}")]
+    #[error("id {id}: share {error}")]
     Share { id: String, error: PathError },
 
-    #[error("volume id {id}: subDir {error}")]
+    #[error("id {id}: subDir {error}")]
     SubDir { id: String, error: PathError },
 
-    #[error("volume id {id}: its key {error}")]
+    #[error("id {id} has two names, {first} and {second}: a snapshot's id has one name twice")]
+    TwoNames { id: String, first: String, second: String },
+
+    #[error("id {id}: its key {error}")]
     Key { id: String, error: KeyError },
 
-    #[error("volume id {id} has a control character in its name field")]
+    #[error("id {id} has a control character in its name field")]
     Name { id: String },
 
-    #[error("volume id {id}: onDelete {error}")]
+    #[error("id {id}: onDelete {error}")]
     OnDelete { id: String, error: OnDeleteError },
 }
 
@@ -123,15 +126,7 @@ impl VolumeId {
     /// Reads an id of any of the forms.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         let id = || quote(text);
-        if text.len() > LONGEST_READ {
-            return Err(IdError::TooLong { id: id(), length: text.len() });
-        }
-        if text.contains('\0') {
-            return Err(IdError::Nul { id: id() });
-        }
-        if text.starts_with('/') {
-            return Err(IdError::Absolute { id: id() });
-        }
+        check_text(text)?;
         let fields = Fields::of(text)?;
         let on_delete = match fields.on_delete {
             "" => OnDelete::Delete,
@@ -139,10 +134,8 @@ impl VolumeId {
         };
         let (share, place) = match fields.key() {
             Some(key) => {
-                let key = RecordKey::parse(key).map_err(|error| IdError::Key { id: id(), error })?;
-                let unescape = |field, text| unescaped(text).ok_or_else(|| IdError::Escape { id: id(), field });
-                let (server, path) = (unescape("server", fields.server)?, unescape("share", fields.share)?);
-                (share(text, &server, &path)?, Place::Record(key))
+                let (share, key) = compact(text, fields.server, fields.share, key)?;
+                (share, Place::Record(key))
             }
             None => (share(text, fields.server, fields.share)?, fields.directory(text)?),
         };
@@ -203,6 +196,21 @@ impl fmt::Display for VolumeId {
     }
 }
 
+/// What holds for an id of any form.
+pub(super) fn check_text(text: &str) -> Result<(), IdError> {
+    let id = || quote(text);
+    if text.len() > LONGEST_READ {
+        return Err(IdError::TooLong { id: id(), length: text.len() });
+    }
+    if text.contains('\0') {
+        return Err(IdError::Nul { id: id() });
+    }
+    if text.starts_with('/') {
+        return Err(IdError::Absolute { id: id() });
+    }
+    Ok(())
+}
+
 /// The parts of an id as they are written.
 struct Fields<'a> {
     server: &'a str,
@@ -261,7 +269,14 @@ fn foreign(id: &str) -> IdError {
     }
 }
 
-fn share(id: &str, server: &str, path: &str) -> Result<Share, IdError> {
+/// What a compact id tells.
+pub(super) fn compact(id: &str, server: &str, path: &str, key: &str) -> Result<(Share, RecordKey), IdError> {
+    let key = RecordKey::parse(key).map_err(|error| IdError::Key { id: quote(id), error })?;
+    let unescape = |field, text| unescaped(text).ok_or_else(|| IdError::Escape { id: quote(id), field });
+    Ok((share(id, &unescape("server", server)?, &unescape("share", path)?)?, key))
+}
+
+pub(super) fn share(id: &str, server: &str, path: &str) -> Result<Share, IdError> {
     for (field, text) in [("server", server), ("share", path)] {
         if text.starts_with('/') || text.ends_with('/') {
             return Err(IdError::OuterSlash { id: quote(id), field });
@@ -272,7 +287,7 @@ fn share(id: &str, server: &str, path: &str) -> Result<Share, IdError> {
     Ok(Share::new(server, path))
 }
 
-fn escaped(field: &str) -> String {
+pub(super) fn escaped(field: &str) -> String {
     field.replace('%', "%25").replace('#', "%23")
 }
 

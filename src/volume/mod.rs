@@ -4,11 +4,13 @@
 //! that nobody checks again: a path in a [`subdir::SubDir`] stays below its share, a name is never empty.
 
 pub mod access;
+pub mod duration;
 pub mod id;
 pub mod name;
 pub mod parameters;
 pub mod path;
 mod quote;
 pub mod share;
+pub mod snapshot;
 pub mod subdir;
 mod text;

@@ -6,13 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use thiserror::Error;
 
 use super::access::{Mode, ModeError, OnDelete, OnDeleteError};
+use super::duration::{self, DurationError};
 use super::path::PathError;
 use super::quote::quote;
 use super::share::{Server, ServerError, Share, SharePath};
+use super::snapshot::{FormatError, SnapshotFormat};
 use super::subdir::{Metadata, SubDir, Template, TemplateError};
 
 const SERVER: &str = "server";
@@ -24,10 +27,15 @@ const MODE: &str = "mode";
 const UID: &str = "uid";
 const GID: &str = "gid";
 const MOUNT_OPTIONS: &str = "mountOptions";
+const TRASH_RETENTION: &str = "trashRetention";
+const SNAPSHOT_FORMAT: &str = "snapshotFormat";
 
-const CREATE_KEYS: &[&str] = &[SERVER, SHARE, SUB_DIR, ON_DELETE, MOUNT_PERMISSIONS, MODE, UID, GID];
+const CREATE_KEYS: &[&str] =
+    &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
 /// A `PersistentVolume` has its `StorageClass`'s parameters too: the controller hands them through.
-const PUBLISH_KEYS: &[&str] = &[SERVER, SHARE, SUB_DIR, MOUNT_OPTIONS, ON_DELETE, MOUNT_PERMISSIONS, MODE, UID, GID];
+const PUBLISH_KEYS: &[&str] =
+    &[SERVER, SHARE, SUB_DIR, MOUNT_OPTIONS, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
+const SNAPSHOT_KEYS: &[&str] = &[SERVER, SHARE, MOUNT_OPTIONS, SNAPSHOT_FORMAT];
 
 /// What begins with this comes from Kubernetes' sidecars, not from the user.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
@@ -76,6 +84,12 @@ pub enum ParameterError {
     #[error("{key}: {value} is no number of an owner: write it in digits, from 0 to 4294967294")]
     Owner { key: &'static str, value: String },
 
+    #[error("trashRetention: {0}")]
+    TrashRetention(DurationError),
+
+    #[error("snapshotFormat: {0}")]
+    SnapshotFormat(FormatError),
+
     #[error("{key}: {value} is neither true nor false")]
     Truth { key: &'static str, value: String },
 }
@@ -104,6 +118,8 @@ pub struct CreateParameters {
     pub metadata: Metadata,
     /// What deleting a volume does; the operator's decision without.
     pub on_delete: Option<OnDelete>,
+    /// How long a deleted volume can be brought back; the operator's decision without.
+    pub trash_retention: Option<Duration>,
     /// The permission bits of a volume's directory; the operator's decision without. Never 0.
     pub permissions: Option<Mode>,
     /// The owner of a volume's directory.
@@ -119,8 +135,45 @@ impl CreateParameters {
             template: values.template()?,
             metadata: values.metadata(),
             on_delete: values.get(ON_DELETE).map(OnDelete::parse).transpose().map_err(ParameterError::OnDelete)?,
+            trash_retention: values
+                .get(TRASH_RETENTION)
+                .map(duration::parse)
+                .transpose()
+                .map_err(ParameterError::TrashRetention)?,
             permissions: values.permissions()?,
             owner: Owner { uid: values.owner(UID)?, gid: values.owner(GID)? },
+        })
+    }
+}
+
+/// The parameters of a `VolumeSnapshotClass`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotParameters {
+    /// Where snapshots are kept; beside their volume without.
+    pub share: Option<Share>,
+    /// Mount options as mount(8) has them behind `-o`.
+    pub mount_options: Option<String>,
+    /// How they are kept.
+    pub format: SnapshotFormat,
+}
+
+impl SnapshotParameters {
+    /// Reads the parameters of a `CreateSnapshot` request. A server or a share alone replaces the volume's.
+    pub fn parse<'a>(parameters: impl IntoIterator<Item = Pair<'a>>, volume: &Share) -> Result<Self> {
+        let mut values = Values::read(parameters, SNAPSHOT_KEYS, &[], |key| key.starts_with(KUBERNETES))?;
+        if values.0.contains_key(SERVER) || values.0.contains_key(SHARE) {
+            values.0.entry(SERVER).or_insert(volume.server().as_str());
+            values.0.entry(SHARE).or_insert(volume.path().as_str());
+        }
+        Ok(Self {
+            share: values.share()?,
+            mount_options: values.get(MOUNT_OPTIONS).map(str::to_owned),
+            format: values
+                .get(SNAPSHOT_FORMAT)
+                .map(SnapshotFormat::parse)
+                .transpose()
+                .map_err(ParameterError::SnapshotFormat)?
+                .unwrap_or_default(),
         })
     }
 }
