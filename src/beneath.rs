@@ -53,3 +53,18 @@ pub fn names(dir: impl AsFd) -> Result<Vec<OsString>> {
     }
     Ok(names)
 }
+
+/// Whether nothing is in a directory that is open for reading.
+///
+/// # Errors
+/// What reading it gives.
+pub fn is_empty(dir: OwnedFd) -> Result<bool> {
+    let mut entries = Dir::from_fd(dir)?;
+    for entry in entries.iter() {
+        let name = entry?.file_name().to_bytes().to_owned();
+        if name != b"." && name != b".." {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

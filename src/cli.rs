@@ -211,6 +211,8 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         node_id: flags.node_id,
         driver_name: flags.driver_name,
         settings: Settings {
+            trash_retention: flags.trash_retention,
+            staging_retention: flags.staging_retention,
             default_on_delete: flags.default_ondelete_policy,
             default_permissions: flags.mount_permissions,
             shares: flags.exports,

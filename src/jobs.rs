@@ -8,11 +8,17 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::watch;
 
+use crate::tree::Progress;
+
 type Outcome = Arc<dyn Any + Send + Sync>;
+
+/// How often a job that takes long says how far it is.
+const REPORT: Duration = Duration::from_secs(30);
 
 /// Why a job was not run or gave no result.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -25,12 +31,57 @@ pub enum JobError {
         /// The operation that runs.
         running: &'static str,
     },
+    /// Another operation reads what this one is for.
+    #[error("{user} is still reading {key}: try again when it has ended")]
+    InUse {
+        /// What the operations contend for.
+        key: String,
+        /// The operation that reads it.
+        user: &'static str,
+    },
+    /// The operation goes on; who asks again joins it.
+    #[error("{method} for {key} is still running ({progress}); ask again to wait for it")]
+    Unfinished {
+        /// What the operation works on.
+        key: String,
+        /// The operation.
+        method: &'static str,
+        /// How far it is.
+        progress: String,
+    },
     /// The operation ended without a result: a defect of the driver.
     #[error("the operation for {key} broke off: try again, and report it with the driver's log")]
     Broken {
         /// What the operation worked on.
         key: String,
     },
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What it works on: nobody else does meanwhile.
+    pub key: String,
+    /// What it is, as its RPC is called.
+    pub method: &'static str,
+    /// A text that is equal for equal requests.
+    pub request: String,
+    /// What it reads: nothing that removes that may run meanwhile.
+    pub reads: Option<String>,
+    /// Whether it removes what others may be reading.
+    pub removes: bool,
+    /// How long the caller waits for it; for ever without.
+    pub patience: Option<Duration>,
+    /// How far it is.
+    pub progress: Arc<Progress>,
+}
+
+impl Job {
+    /// A job that ends soon and reads nothing else's data.
+    #[must_use]
+    pub fn short(key: String, method: &'static str, request: String) -> Self {
+        Self { key, method, request, reads: None, removes: false, patience: None, progress: Arc::default() }
+    }
 }
 
 /// The operations that run now.
@@ -41,72 +92,88 @@ pub struct Jobs {
 
 #[derive(Debug)]
 struct Running {
-    method: &'static str,
-    request: String,
+    job: Job,
     done: watch::Receiver<Option<Outcome>>,
 }
 
 impl Jobs {
-    /// Runs `work` under `key`, or waits for the job that runs there for the same `method` and `request`.
-    ///
-    /// `request` is a text that is equal for equal requests.
+    /// Runs `work`, or waits for the job that runs under its key for the same method and request.
     ///
     /// # Errors
-    /// [`JobError::Busy`] if something else runs under the key.
-    pub async fn run<T, F>(
-        self: &Arc<Self>,
-        key: String,
-        method: &'static str,
-        request: String,
-        work: F,
-    ) -> Result<T, JobError>
+    /// [`JobError::Busy`] if something else runs under the key, [`JobError::InUse`] if one removes what the other reads,
+    /// and [`JobError::Unfinished`] when the caller's patience is over.
+    pub async fn run<T, F>(self: &Arc<Self>, job: Job, work: F) -> Result<T, JobError>
     where
         T: Clone + Send + Sync + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let mut done = self.join_or_start(&key, method, request, work)?;
-        let outcome = match done.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.as_ref().map(Arc::clone),
-            Err(_) => None,
+        let (key, method, patience) = (job.key.clone(), job.method, job.patience);
+        let (mut done, progress) = self.join_or_start(job, work)?;
+        let ended = done.wait_for(Option::is_some);
+        let ended = match patience {
+            Some(patience) => tokio::time::timeout(patience, ended).await,
+            None => Ok(ended.await),
+        };
+        let outcome = match ended {
+            Ok(Ok(outcome)) => outcome.as_ref().map(Arc::clone),
+            Ok(Err(_)) => None,
+            Err(_) => return Err(JobError::Unfinished { key, method, progress: progress.to_string() }),
         };
         outcome.and_then(|outcome| outcome.downcast_ref::<T>().cloned()).ok_or(JobError::Broken { key })
     }
 
-    fn join_or_start<T, F>(
-        self: &Arc<Self>,
-        key: &str,
-        method: &'static str,
-        request: String,
-        work: F,
-    ) -> Result<watch::Receiver<Option<Outcome>>, JobError>
+    fn join_or_start<T, F>(self: &Arc<Self>, job: Job, work: F) -> Result<Joined, JobError>
     where
         T: Send + Sync + 'static,
         F: Future<Output = T> + Send + 'static,
     {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(job) = running.get(key) {
-            return if job.method == method && job.request == request {
-                Ok(job.done.clone())
+        if let Some(other) = running.get(&job.key) {
+            return if other.job.method == job.method && other.job.request == job.request {
+                Ok((other.done.clone(), Arc::clone(&other.job.progress)))
             } else {
-                Err(JobError::Busy { key: key.into(), running: job.method })
+                Err(JobError::Busy { key: job.key, running: other.job.method })
             };
         }
+        let removed = job.reads.as_ref().and_then(|source| running.get(source)).filter(|other| other.job.removes);
+        if let Some(other) = removed {
+            return Err(JobError::Busy { key: other.job.key.clone(), running: other.job.method });
+        }
+        let read = running.values().find(|other| job.removes && other.job.reads.as_ref() == Some(&job.key));
+        if let Some(other) = read {
+            return Err(JobError::InUse { key: job.key, user: other.job.method });
+        }
         let (finish, done) = watch::channel(None);
-        running.insert(key.into(), Running { method, request, done: done.clone() });
-        let place = Place { jobs: Arc::clone(self), key: key.into() };
+        let progress = Arc::clone(&job.progress);
+        let place = Place { jobs: Arc::clone(self), key: job.key.clone() };
+        let reported = (job.key.clone(), job.method, Arc::clone(&progress));
+        running.insert(job.key.clone(), Running { job, done: done.clone() });
         tokio::spawn(async move {
-            let outcome: Outcome = Arc::new(work.await);
+            let outcome: Outcome = Arc::new(reporting(reported, work).await);
             // First the place is free, then the answer goes out: who got it may ask for the next thing at once.
             drop(place);
             finish.send_replace(Some(outcome));
         });
-        Ok(done)
+        Ok((done, progress))
     }
 
     /// How many operations run.
     #[must_use]
     pub fn count(&self) -> usize {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+type Joined = (watch::Receiver<Option<Outcome>>, Arc<Progress>);
+
+/// Waits for the work, and logs now and then how far it is.
+async fn reporting<T>((key, method, progress): (String, &str, Arc<Progress>), work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        if let Ok(result) = tokio::time::timeout(REPORT, &mut work).await {
+            return result;
+        }
+        tracing::info!(method, key, %progress, "still running");
     }
 }
 
@@ -128,6 +195,10 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::sync::oneshot;
 
+    fn job(method: &'static str) -> Job {
+        Job::short("v".into(), method, "a".into())
+    }
+
     #[tokio::test]
     async fn the_same_request_joins_the_running_job_and_gets_its_result() {
         let jobs = Arc::new(Jobs::default());
@@ -142,8 +213,8 @@ mod tests {
                 count.fetch_add(1, Ordering::SeqCst)
             }
         };
-        let first = jobs.run("v".into(), "Create", "a".into(), work(Some(beginning)));
-        let second = jobs.run("v".into(), "Create", "a".into(), work(None));
+        let first = jobs.run(job("Create"), work(Some(beginning)));
+        let second = jobs.run(job("Create"), work(None));
         let release = async {
             tokio::task::yield_now().await;
             begin.send(()).unwrap();
@@ -157,17 +228,17 @@ mod tests {
     async fn a_different_request_for_the_same_key_is_refused_while_the_first_runs() {
         let jobs = Arc::new(Jobs::default());
         let (begin, beginning) = oneshot::channel::<()>();
-        let first = jobs.run("v".into(), "Create", "a".into(), async move { beginning.await.is_ok() });
+        let first = jobs.run(job("Create"), async move { beginning.await.is_ok() });
         let second = async {
             tokio::task::yield_now().await;
-            let refused = jobs.run("v".into(), "Delete", "a".into(), async { true }).await;
+            let refused = jobs.run(job("Delete"), async { true }).await;
             begin.send(()).unwrap();
             refused
         };
         let (first, second) = tokio::join!(first, second);
         assert_eq!(first, Ok(true));
         assert_eq!(second, Err(JobError::Busy { key: "v".into(), running: "Create" }));
-        assert_eq!(jobs.run("v".into(), "Delete", "a".into(), async { true }).await, Ok(true));
+        assert_eq!(jobs.run(job("Delete"), async { true }).await, Ok(true));
     }
 
     #[tokio::test]
@@ -176,7 +247,7 @@ mod tests {
         let (begin, beginning) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel::<()>();
         {
-            let call = jobs.run("v".into(), "Create", "a".into(), async move {
+            let call = jobs.run(job("Create"), async move {
                 let _ = beginning.await;
                 end.send(()).is_ok()
             });
@@ -190,8 +261,44 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_gives_its_key_back() {
         let jobs = Arc::new(Jobs::default());
-        let broken = jobs.run::<bool, _>("v".into(), "Create", "a".into(), async { panic!("a defect") }).await;
+        let broken = jobs.run::<bool, _>(job("Create"), async { panic!("a defect") }).await;
         assert_eq!(broken, Err(JobError::Broken { key: "v".into() }));
         assert_eq!(jobs.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_loses_patience_is_told_how_far_the_job_is_and_the_retry_gets_its_result() {
+        let jobs = Arc::new(Jobs::default());
+        let (begin, beginning) = oneshot::channel::<()>();
+        let hasty = Job { patience: Some(Duration::from_millis(1)), ..job("Create") };
+        hasty.progress.add(7, 4096);
+        let given_up = jobs.run(hasty, async move { beginning.await.is_ok() }).await.unwrap_err();
+        assert!(
+            matches!(&given_up, JobError::Unfinished { progress, .. } if progress.contains("7 files")),
+            "{given_up}"
+        );
+        let again = jobs.run(job("Create"), async { false });
+        begin.send(()).unwrap();
+        assert_eq!(again.await, Ok(true));
+    }
+
+    #[tokio::test]
+    async fn what_a_job_reads_is_not_removed_meanwhile() {
+        let delete = || Job { removes: true, ..job("Delete") };
+        let jobs = Arc::new(Jobs::default());
+        let (begin, beginning) = oneshot::channel::<()>();
+        let clone = Job { key: "clone".into(), reads: Some("v".into()), ..job("Create") };
+        let clone = jobs.run(clone, async move { beginning.await.is_ok() });
+        let others = async {
+            tokio::task::yield_now().await;
+            let refused = jobs.run(delete(), async { true }).await;
+            let expand = jobs.run(job("Expand"), async { true }).await;
+            begin.send(()).unwrap();
+            (refused, expand)
+        };
+        let (clone, (refused, expand)) = tokio::join!(clone, others);
+        assert_eq!((clone, expand), (Ok(true), Ok(true)));
+        assert_eq!(refused, Err(JobError::InUse { key: "v".into(), user: "Create" }));
+        assert_eq!(jobs.run(delete(), async { true }).await, Ok(true));
     }
 }

@@ -1,16 +1,19 @@
-//! CreateVolume: the directory, its owner and mode, then the record that makes it a volume.
+//! CreateVolume: the directory, its owner and mode, then the record that makes it a volume. (With data from elsewhere:
+//! fill.rs.)
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Controller, IsStale, Settings, job_key};
+use super::{Controller, IsStale, Settings, job_key, snapshot_key};
 use crate::export::catalog::{Created, Record};
 use crate::export::{Export, ExportError};
-use crate::jobs::JobError;
+use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::tree::make::{self, Attributes};
 use crate::volume::access::{CapacityRange, Mode, OnDelete};
+use crate::volume::content::{RecordedSource, Source};
 use crate::volume::id::VolumeId;
 use crate::volume::name::{RecordKey, VolumeName};
 use crate::volume::parameters::CreateParameters;
@@ -26,8 +29,12 @@ pub struct CreateVolume {
     pub parameters: CreateParameters,
     /// The size that is asked for.
     pub capacity: CapacityRange,
+    /// Where its first data comes from.
+    pub source: Option<Source>,
     /// The mount options of the StorageClass and of the secret.
     pub options: Options,
+    /// How long the caller waits.
+    pub patience: Option<Duration>,
 }
 
 /// A volume that exists.
@@ -54,6 +61,17 @@ pub enum CreateError {
     )]
     Exists { name: String, share: String, has: String, wanted: String },
 
+    #[error("there is no {source_name} on {share}: check whether it was deleted")]
+    NoSource { source_name: String, share: String },
+
+    #[error("a size of {wanted} is asked for, and {source_name} has {has} bytes: ask for that at least")]
+    TooSmall { wanted: String, source_name: String, has: u64 },
+
+    #[error(
+        "{subdir} on {share} has files already: a volume with data from elsewhere needs a directory of its own; use          another subDir, or remove the files"
+    )]
+    Occupied { subdir: String, share: String },
+
     #[error(transparent)]
     Export(#[from] ExportError),
 
@@ -74,30 +92,47 @@ impl Controller {
     /// See [`CreateError`]; nothing is visible under the volume's name then that a retry does not complete.
     pub async fn create(self: &Arc<Self>, request: CreateVolume) -> Result<Volume, CreateError> {
         let plan = Plan::new(&self.settings, &request)?;
-        let key = job_key(&plan.share, &plan.key);
-        let fingerprint = format!("{plan:?} {:?}", request.options);
+        let job = Job {
+            reads: plan.source.as_ref().map(source_key),
+            patience: request.patience,
+            ..Job::short(job_key(&plan.share, &plan.key), "CreateVolume", format!("{plan:?} {:?}", request.options))
+        };
+        let progress = Arc::clone(&job.progress);
         let controller = Arc::clone(self);
         let work = async move {
+            if let Some(source) = plan.source.clone() {
+                return controller.fill(plan, source, &request.options, &progress).await;
+            }
             let share = plan.share.clone();
             let work = move |export: &Export| plan.carry_out(export);
             controller.on(&share, &request.options, work).await.map(|(volume, _)| volume)
         };
-        self.jobs.run(key, "CreateVolume", fingerprint, work).await?
+        self.jobs.run(job, work).await?
+    }
+}
+
+/// The key under which what a volume is made of is worked on.
+fn source_key(source: &Source) -> String {
+    match source {
+        Source::Volume(id) => job_key(id.share(), &id.key()),
+        Source::Snapshot(id) => snapshot_key(id.share(), &id.key()),
     }
 }
 
 /// What is to be there in the end.
 #[derive(Clone, Debug)]
-struct Plan {
-    share: Share,
-    name: VolumeName,
-    key: RecordKey,
-    subdir: SubDir,
-    subdir_given: bool,
-    capacity: CapacityRange,
+pub(super) struct Plan {
+    pub(super) share: Share,
+    pub(super) name: VolumeName,
+    pub(super) key: RecordKey,
+    pub(super) subdir: SubDir,
+    pub(super) subdir_given: bool,
+    pub(super) capacity: CapacityRange,
+    pub(super) attributes: Attributes,
+    source: Option<Source>,
     on_delete: OnDelete,
     on_delete_given: bool,
-    attributes: Attributes,
+    trash_retention: Option<Duration>,
 }
 
 impl Plan {
@@ -114,6 +149,8 @@ impl Plan {
             subdir,
             subdir_given,
             capacity: request.capacity,
+            source: request.source.clone(),
+            trash_retention: parameters.trash_retention,
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
             attributes: Attributes {
@@ -162,14 +199,14 @@ impl Plan {
     }
 
     /// After a failure: nobody may ever ask again. What cannot be taken back now, a retry's success makes right.
-    fn take_back_claim(&self, export: &Export) {
+    pub(super) fn take_back_claim(&self, export: &Export) {
         // Another replica may have been luckier: then the claim is its volume's.
         if self.subdir_given && matches!(export.record(&self.key), Ok(None)) {
             let _ = export.release(&self.subdir, &self.key);
         }
     }
 
-    fn record(&self) -> Record {
+    pub(super) fn record(&self) -> Record {
         Record {
             subdir_given: self.subdir_given,
             capacity_bytes: self.capacity.capacity(),
@@ -177,12 +214,14 @@ impl Plan {
             permissions: self.attributes.mode.and_then(Mode::from_bits),
             uid: self.attributes.uid,
             gid: self.attributes.gid,
+            source: self.source.as_ref().map(Source::recorded),
+            trash_retention: self.trash_retention.map(|retention| retention.as_secs()),
             ..Record::new(self.name.to_string(), self.subdir.clone())
         }
     }
 
     /// Takes the volume that exists under the name, if it is what is asked for.
-    fn accept(&self, record: &Record) -> Result<Volume, CreateError> {
+    pub(super) fn accept(&self, record: &Record) -> Result<Volume, CreateError> {
         let refuse = |has: String, wanted: String| {
             let (name, share) = (self.name.to_string(), self.share.to_string());
             Err(CreateError::Exists { name, share, has, wanted })
@@ -192,6 +231,14 @@ impl Plan {
         }
         if record.subdir != self.subdir || record.subdir_given != self.subdir_given {
             return refuse(format!("subDir {}", record.subdir), format!("subDir {}", self.subdir));
+        }
+        let source = self.source.as_ref().map(Source::recorded);
+        if record.source != source {
+            let name = |source: &Option<RecordedSource>| match source {
+                Some(source) => format!("the data of {source}"),
+                None => "no data from elsewhere".into(),
+            };
+            return refuse(name(&record.source), name(&source));
         }
         if !self.capacity.admits(record.capacity_bytes) {
             return refuse(format!("{} bytes", record.capacity_bytes), format!("a size of {}", self.capacity));

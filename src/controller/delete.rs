@@ -11,7 +11,7 @@ use super::{Controller, IsStale, job_key};
 use crate::export::catalog::Record;
 use crate::export::claims::Claims;
 use crate::export::{Export, ExportError};
-use crate::jobs::JobError;
+use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::OnDelete;
 use crate::volume::id::VolumeId;
@@ -58,6 +58,7 @@ impl Controller {
     pub async fn delete(self: &Arc<Self>, request: DeleteVolume) -> Result<(), DeleteError> {
         let key = job_key(request.id.share(), &request.id.key());
         let fingerprint = format!("{} {:?}", request.id, request.options);
+        let job = Job { removes: true, ..Job::short(key, "DeleteVolume", fingerprint) };
         let controller = Arc::clone(self);
         let work = async move {
             let DeleteVolume { id, options } = request;
@@ -70,7 +71,7 @@ impl Controller {
             }
             Ok(())
         };
-        self.jobs.run(key, "DeleteVolume", fingerprint, work).await?
+        self.jobs.run(job, work).await?
     }
 }
 

@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::{Controller, IsStale, job_key};
 use crate::export::catalog::{Created, Record};
 use crate::export::{Export, ExportError};
-use crate::jobs::JobError;
+use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::CapacityRange;
 use crate::volume::id::VolumeId;
@@ -61,7 +61,7 @@ impl Controller {
             let work = move |export: &Export| expand(export, &id, capacity);
             controller.on(&share, &options, work).await.map(|(size, _)| size)
         };
-        self.jobs.run(key, "ControllerExpandVolume", fingerprint, work).await?
+        self.jobs.run(Job::short(key, "ControllerExpandVolume", fingerprint), work).await?
     }
 }
 

@@ -59,10 +59,10 @@ impl IsStale for GetError {
     }
 }
 
-/// Where a page begins: behind this record of this share.
-struct Token {
-    share: String,
-    key: RecordKey,
+/// Where a page begins: behind what has this key on this share.
+pub(super) struct Token {
+    pub(super) share: String,
+    pub(super) key: RecordKey,
 }
 
 impl Controller {
@@ -81,7 +81,10 @@ impl Controller {
     /// # Errors
     /// See [`ListError`]. A share that does not answer is an error: without it the list would be wrong.
     pub async fn list(&self, token: Option<&str>, most: usize) -> Result<Page, ListError> {
-        let token = token.map(Token::parse).transpose()?;
+        let token = match token {
+            Some(text) => Some(Token::parse(text).ok_or_else(|| ListError::Token { token: text.into() })?),
+            None => None,
+        };
         let most = if most == 0 { usize::MAX } else { most };
         let mut page = Page::default();
         for share in self.shares() {
@@ -110,16 +113,26 @@ fn list(
     after: Option<&RecordKey>,
     room: usize,
 ) -> Result<(Vec<Found>, Option<RecordKey>), ExportError> {
-    let keys = export.record_keys()?;
+    rest(export.record_keys()?, after, room, |key| match export.record(key)? {
+        Some(record) => describe(export, &record).map(Some),
+        // Deleted since the keys were read.
+        None => Ok(None),
+    })
+}
+
+/// At most `room` of what keys name, behind one of them; with the last one's key if there are more.
+pub(super) fn rest<T>(
+    keys: Vec<RecordKey>,
+    after: Option<&RecordKey>,
+    room: usize,
+    mut read: impl FnMut(&RecordKey) -> Result<Option<T>, ExportError>,
+) -> Result<(Vec<T>, Option<RecordKey>), ExportError> {
     let mut rest = keys.into_iter().filter(|key| after.is_none_or(|after| key > after)).peekable();
     let mut found = Vec::new();
     let mut last = None;
     while found.len() < room {
         let Some(key) = rest.next() else { break };
-        // Deleted since the keys were read: it is not there.
-        if let Some(record) = export.record(&key)? {
-            found.push(describe(export, &record)?);
-        }
+        found.extend(read(&key)?);
         last = Some(key);
     }
     // A page that is full and not the last says where it ended.
@@ -154,13 +167,13 @@ fn id_of(share: &Share, record: &Record) -> String {
 }
 
 impl Token {
-    fn parse(token: &str) -> Result<Self, ListError> {
-        let error = || ListError::Token { token: token.into() };
-        let (share, key) = token.rsplit_once('#').ok_or_else(error)?;
-        Ok(Self { share: share.into(), key: key.parse().map_err(|_| error())? })
+    /// Reads a token; none if it is not one.
+    pub(super) fn parse(token: &str) -> Option<Self> {
+        let (share, key) = token.rsplit_once('#')?;
+        Some(Self { share: share.into(), key: key.parse().ok()? })
     }
 
-    fn format(&self) -> String {
+    pub(super) fn format(&self) -> String {
         format!("{}#{}", self.share, self.key)
     }
 }

@@ -8,18 +8,26 @@ mod capacity;
 mod create;
 mod delete;
 mod expand;
+mod fill;
 mod list;
 mod reaper;
+mod snapshot;
+mod snapshot_list;
 
+use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 pub use self::create::{CreateError, CreateVolume, Volume};
 pub use self::delete::{DeleteError, DeleteVolume};
 pub use self::expand::{ExpandError, ExpandVolume};
 pub use self::list::{Found, GetError, ListError, Page};
 use self::reaper::Reaper;
+pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, Snapshot, SnapshotError};
+pub use self::snapshot_list::{SnapshotFilter, SnapshotPage};
 use crate::export::pool::Exports;
+use crate::export::staging::StagingName;
 use crate::export::{Export, ExportError};
 use crate::jobs::Jobs;
 use crate::mount::options::Options;
@@ -28,6 +36,9 @@ use crate::volume::access::{Mode, OnDelete};
 use crate::volume::name::RecordKey;
 use crate::volume::share::Share;
 
+/// How often work on what is in staging is noted there: much more often than staging is swept.
+const HEARTBEAT: Duration = Duration::from_mins(10);
+
 /// What the operator decided for all volumes.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -35,6 +46,10 @@ pub struct Settings {
     pub default_on_delete: OnDelete,
     /// The permission bits where the StorageClass says nothing.
     pub default_permissions: Option<Mode>,
+    /// How long a deleted volume is kept where the StorageClass says nothing.
+    pub trash_retention: Duration,
+    /// How long what broke off is kept for its retry.
+    pub staging_retention: Duration,
     /// The exports that are listed although no call named them yet.
     pub shares: Vec<Share>,
 }
@@ -96,6 +111,37 @@ impl Controller {
         }
     }
 
+    /// Runs work on a whole tree of an export, with what it reads from on another (or the same); once more on new
+    /// mounts, if one lost its export. Meanwhile says now and then that what is in staging is worked on.
+    async fn on_trees<T, E, F>(
+        &self,
+        [share, origin]: [&Share; 2],
+        options: [&Options; 2],
+        staged: &StagingName,
+        work: F,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + IsStale + Send + 'static,
+        F: Fn(&Export, &Export) -> Result<T, E> + Clone + Send + 'static,
+    {
+        let mut is_again = false;
+        loop {
+            let export = self.open(share, options[0]).await?;
+            let origin = if share == origin { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
+            let (work, from) = (work.clone(), Arc::clone(&origin));
+            let work = export.run_on_tree(move |export| work(export, &from));
+            match with_heartbeat(&export, staged, work).await {
+                Err(error) if error.is_stale() && !is_again => {
+                    self.exports.forget(&export);
+                    self.exports.forget(&origin);
+                    is_again = true;
+                }
+                result => return result,
+            }
+        }
+    }
+
     async fn open(&self, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
         let export = self.exports.open(share, options).await?;
         if export.first_use() {
@@ -116,9 +162,29 @@ impl Controller {
     }
 }
 
+/// Waits for work, and meanwhile keeps what it has in staging from being swept.
+async fn with_heartbeat<T>(export: &Arc<Export>, staged: &StagingName, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        if let Ok(result) = tokio::time::timeout(HEARTBEAT, &mut work).await {
+            return result;
+        }
+        let staged = staged.clone();
+        let kept: Result<(), ExportError> = export.run(move |export| export.keep_staged(&staged)).await;
+        if let Err(error) = kept {
+            tracing::warn!(%error, "cannot say that work goes on");
+        }
+    }
+}
+
 /// The key under which all operations on one volume run.
 fn job_key(share: &Share, key: &RecordKey) -> String {
     format!("volume {key} on {share}")
+}
+
+/// The same for one snapshot.
+fn snapshot_key(share: &Share, key: &RecordKey) -> String {
+    format!("snapshot {key} on {share}")
 }
 
 /// Whether an operation failed because its mount lost the export.

@@ -15,11 +15,13 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::access::{Mode as Permissions, OnDelete};
+use crate::volume::content::RecordedSource;
 use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
@@ -57,6 +59,15 @@ pub struct Record {
     /// The group that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
+    /// What the volume began with; empty without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<RecordedSource>,
+    /// The number of the directory that is to be put in place before this record is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u64>,
+    /// How long the volume is kept in the trash, in seconds; the operator's decision without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trash_retention: Option<u64>,
     /// When the record was first written, in seconds since 1970.
     pub created_at: u64,
 }
@@ -77,6 +88,9 @@ impl Record {
             permissions: None,
             uid: None,
             gid: None,
+            source: None,
+            inode: None,
+            trash_retention: None,
             created_at: now,
         }
     }
@@ -111,21 +125,57 @@ impl Export {
         self.parse(&name, file).map(Some)
     }
 
+    /// Reads the record that was written for a volume and not yet put in place; none if there is none.
+    ///
+    /// # Errors
+    /// Where the server fails. A torn one is none.
+    pub fn prepared_record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
+        let name = temporary_name(key);
+        match beneath::open(&self.layout()?.volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()) {
+            Ok(file) => match self.parse(&name, file) {
+                Err(ExportError::Record { .. }) => Ok(None),
+                parsed => parsed.map(Some),
+            },
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("open the record", name, errno)),
+        }
+    }
+
+    /// Writes a record beside its place: it tells, after a crash, whose directory that is which was just put in place.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn prepare_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
+        self.write_temporary(&self.layout()?.volumes, &temporary_name(key), record).map(drop)
+    }
+
+    /// Puts the record in place that was prepared.
+    ///
+    /// # Errors
+    /// Where the server fails; then the record is in place or prepared still.
+    pub fn commit_prepared_record(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let name = file_name(key);
+        renameat(volumes, temporary_name(key).as_str(), volumes, name.as_str())
+            .map_err(|errno| self.failed("create the record", name, errno))
+    }
+
+    /// Removes a record that was prepared.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn drop_prepared_record(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let name = temporary_name(key);
+        remove(&self.layout()?.volumes, &name).map_err(|errno| self.failed("remove the record", name, errno))
+    }
+
     fn parse(&self, name: &str, file: OwnedFd) -> Result<Record, ExportError> {
         let (path, share) = (format!("volumes/{name}"), self.share().to_string());
         let mut text = Vec::new();
         File::from(file).take(LONGEST).read_to_end(&mut text).map_err(|error| {
             self.failed("read the record", name, error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
         })?;
-        let format: Format = serde_json::from_slice(&text).map_err(|error| ExportError::Record {
-            path: path.clone(),
-            share: share.clone(),
-            reason: error.to_string(),
-        })?;
-        if format.format > FORMAT {
-            return Err(ExportError::NewerRecord { path, share, format: format.format });
-        }
-        serde_json::from_slice(&text).map_err(|error| ExportError::Record { path, share, reason: error.to_string() })
+        parse(&text, FORMAT, path, share)
     }
 
     /// Puts a record in place if there is none.
@@ -158,11 +208,8 @@ impl Export {
     /// # Errors
     /// Where the server fails; then the old record or the new one is in place, whole.
     pub fn replace_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
-        let volumes = &self.layout()?.volumes;
-        let (name, temporary) = (file_name(key), temporary_name(key));
-        drop(self.write_temporary(volumes, &temporary, record)?);
-        renameat(volumes, temporary.as_str(), volumes, name.as_str())
-            .map_err(|errno| self.failed("replace the record", name, errno))
+        self.prepare_record(key, record)?;
+        self.commit_prepared_record(key)
     }
 
     /// Removes a record; none is success.
@@ -210,6 +257,25 @@ impl Export {
 #[derive(Deserialize)]
 struct Format {
     format: u32,
+}
+
+/// Reads a record of whatever kind whose newest format known is `newest`.
+pub(super) fn parse<R: DeserializeOwned>(
+    text: &[u8],
+    newest: u32,
+    path: String,
+    share: String,
+) -> Result<R, ExportError> {
+    let error = |error: serde_json::Error| ExportError::Record {
+        path: path.clone(),
+        share: share.clone(),
+        reason: error.to_string(),
+    };
+    let Format { format } = serde_json::from_slice(text).map_err(error)?;
+    if format > newest {
+        return Err(ExportError::NewerRecord { path, share, format });
+    }
+    serde_json::from_slice(text).map_err(error)
 }
 
 const SUFFIX: &str = ".json";

@@ -4,6 +4,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::mount::error::MountError;
+use crate::tree::archive::ArchiveError;
 
 /// A call on an export that failed.
 #[derive(Clone, Debug, Error)]
@@ -20,6 +21,9 @@ pub enum ExportError {
 
     #[error("the record {path} on {share} has format {format}, which this driver does not know: use a newer driver")]
     NewerRecord { path: String, share: String, format: u32 },
+
+    #[error("the archive of {what} on {share}: {error}")]
+    Archive { what: String, share: String, error: ArchiveError },
 
     #[error("an operation on {share} broke off: try again, and report it with the driver's log")]
     Defect { share: String },

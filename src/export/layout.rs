@@ -4,7 +4,9 @@
 //! .nfs-csi/            0700
 //!   volumes/<key>.json   one record a volume
 //!   subdirs/…            which volumes name which directory (claims.rs)
-//!   trash/<id>           deleted volumes until they are freed
+//!   snapshots/<key>/     one folder a snapshot: its data and its manifest (snapshots.rs)
+//!   staging/<id>         what is being made (staging.rs)
+//!   trash/<id>           deleted volumes and snapshots until they are freed (trash.rs)
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -24,6 +26,8 @@ pub(super) const TRASH: &str = "trash";
 pub(super) struct Layout {
     pub(super) volumes: OwnedFd,
     pub(super) subdirs: OwnedFd,
+    pub(super) snapshots: OwnedFd,
+    pub(super) staging: OwnedFd,
     pub(super) trash: OwnedFd,
 }
 
@@ -35,7 +39,13 @@ impl Layout {
         let top = descend(export.root(), &[RESERVED], own()).map_err(failed)?;
         keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
         let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
-        Ok(Self { volumes: open("volumes")?, subdirs: open("subdirs")?, trash: open(TRASH)? })
+        Ok(Self {
+            volumes: open("volumes")?,
+            subdirs: open("subdirs")?,
+            snapshots: open("snapshots")?,
+            staging: open("staging")?,
+            trash: open(TRASH)?,
+        })
     }
 }
 

@@ -9,8 +9,11 @@ mod error;
 mod layout;
 pub mod pool;
 mod private_dir;
+pub mod snapshots;
+pub mod staging;
 pub mod trash;
 
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +26,9 @@ use tokio::sync::Semaphore;
 pub use self::error::ExportError;
 use self::layout::Layout;
 pub use self::private_dir::PrivateDir;
+use crate::tree::TreeError;
+use crate::tree::archive::ArchiveError;
+use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
 
@@ -30,6 +36,10 @@ use crate::volume::subdir::SubDir;
 const CALLS: usize = 16;
 /// Removals under way on one export: behind the calls that somebody waits for.
 const BACKGROUND_CALLS: usize = 2;
+/// Whole trees that are copied at once on one export; the others wait for their turn.
+const TREES: usize = 4;
+/// Entries of trees that are worked on at once on one export, over all trees.
+const WORKERS: NonZero<usize> = NonZero::new(16).unwrap();
 /// Locks that keep operations on one directory apart; two directories seldom share one.
 const STRIPES: usize = 256;
 
@@ -43,6 +53,8 @@ pub struct Export {
     layout: OnceLock<Layout>,
     calls: Arc<Semaphore>,
     background: Arc<Semaphore>,
+    trees: Arc<Semaphore>,
+    effort: Effort,
     used: Mutex<Instant>,
     is_used: AtomicBool,
     stripes: Vec<Mutex<()>>,
@@ -58,6 +70,8 @@ impl Export {
             layout: OnceLock::new(),
             calls: Arc::new(Semaphore::new(CALLS)),
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            trees: Arc::new(Semaphore::new(TREES)),
+            effort: Effort::new(WORKERS),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -113,6 +127,19 @@ impl Export {
         self.run_in(Arc::clone(&self.background), work).await
     }
 
+    /// The same for work on a whole tree, which may take hours.
+    ///
+    /// # Errors
+    /// As [`Export::run`].
+    pub async fn run_on_tree<T, E, F>(self: &Arc<Self>, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    {
+        self.run_in(Arc::clone(&self.trees), work).await
+    }
+
     async fn run_in<T, E, F>(self: &Arc<Self>, places: Arc<Semaphore>, work: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -125,6 +152,12 @@ impl Export {
         let ended = tokio::task::spawn_blocking(move || work(&export)).await.map_err(|_| defect())?;
         self.touch();
         ended
+    }
+
+    /// How much is done at once on this export's trees.
+    #[must_use]
+    pub fn effort(&self) -> &Effort {
+        &self.effort
     }
 
     /// Runs work on a directory while no other operation of this process that asks for the same runs on it.
@@ -160,6 +193,18 @@ impl Export {
     #[must_use]
     pub fn failed(&self, what: &'static str, path: impl Into<String>, errno: Errno) -> ExportError {
         ExportError::Io { what, path: path.into(), share: self.share.to_string(), errno }
+    }
+
+    /// The same of work on the tree at `path`.
+    #[must_use]
+    pub fn tree_failed(&self, path: &dyn std::fmt::Display, error: &TreeError) -> ExportError {
+        self.failed(error.what, format!("{path}/{}", error.path.display()), error.errno)
+    }
+
+    /// The same of work with the archive of `what`.
+    #[must_use]
+    pub fn archive_failed(&self, what: &str, error: ArchiveError) -> ExportError {
+        ExportError::Archive { what: what.into(), share: self.share.to_string(), error }
     }
 
     fn touch(&self) {

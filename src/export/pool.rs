@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 
 use super::private_dir::{PrivateDir, tidy_up, unmount_below};
 use super::{Export, ExportError};
-use crate::jobs::Jobs;
+use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
 use crate::mount::request::MountRequest;
@@ -72,7 +72,8 @@ impl Exports {
         let name = format!("{:016x}", hasher.finish());
         let exports = Arc::clone(self);
         let job_name = name.clone();
-        let mounted = self.jobs.run(name, "mount", String::new(), async move { exports.mount(key, &job_name).await });
+        let mounted =
+            self.jobs.run(Job::short(name, "mount", String::new()), async move { exports.mount(key, &job_name).await });
         mounted
             .await
             .unwrap_or_else(|error| {

@@ -29,8 +29,7 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn throw_away(&self, subdir: &SubDir, key: &RecordKey) -> Result<Option<String>, ExportError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        let name = format!("{key}.{now:x}");
+        let name = trash_name(&key.to_string());
         let failed = |errno| self.failed("move to the trash", subdir.to_string(), errno);
         let trash = &self.layout()?.trash;
         let Some(parent) = self.parent(subdir).map_err(failed)? else { return Ok(None) };
@@ -111,4 +110,10 @@ impl Export {
             Err((_, errno)) => Err(errno),
         }
     }
+}
+
+/// A name that nothing in the trash has yet.
+pub(super) fn trash_name(key: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{key}.{now:x}")
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::published::Published;
 use super::{Node, job_key};
-use crate::jobs::JobError;
+use crate::jobs::{Job, JobError};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
 use crate::mount::request::{MountRequest, Occupant};
@@ -70,7 +70,9 @@ impl Node {
         let key = job_key(&publish.target);
         let fingerprint = format!("{publish:?}");
         let node = Arc::clone(self);
-        self.jobs.run(key, "NodePublishVolume", fingerprint, async move { node.mount(publish).await }).await?
+        self.jobs
+            .run(Job::short(key, "NodePublishVolume", fingerprint), async move { node.mount(publish).await })
+            .await?
     }
 
     async fn mount(&self, publish: Publish) -> Result<(), PublishError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::{Node, job_key};
-use crate::jobs::JobError;
+use crate::jobs::{Job, JobError};
 use crate::mount::error::MountError;
 
 /// Why a target was not unmounted.
@@ -29,7 +29,7 @@ impl Node {
         let fingerprint = format!("{volume:?} {target:?}");
         let node = Arc::clone(self);
         let work = async move { node.unmount(volume, &target).await };
-        self.jobs.run(key, "NodeUnpublishVolume", fingerprint, work).await?
+        self.jobs.run(Job::short(key, "NodeUnpublishVolume", fingerprint), work).await?
     }
 
     async fn unmount(&self, volume: String, target: &str) -> Result<(), UnpublishError> {

@@ -4,28 +4,35 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::answer;
 use super::request;
 use super::status::status;
-use crate::controller::{Controller, Found, Volume};
+use super::{answer, patience};
+use crate::controller::{Controller, Found, Snapshot, SnapshotError, SnapshotPage, Volume};
 use crate::proto::controller_get_volume_response::VolumeStatus as GetVolumeStatus;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
 use crate::proto::controller_service_capability::{self, Type};
+use crate::proto::list_snapshots_response::Entry as SnapshotEntry;
 use crate::proto::list_volumes_response::{Entry, VolumeStatus};
 use crate::proto::validate_volume_capabilities_response::Confirmed;
 use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
-    ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
-    GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ListVolumesResponse,
+    ControllerServiceCapability, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
+    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+    GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
+    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, Snapshot as ProtoSnapshot,
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume as ProtoVolume, VolumeCondition,
     controller_server,
 };
 
 /// What this controller offers. Never PUBLISH_UNPUBLISH_VOLUME: nodes mount by themselves, so an attacher has nothing
 /// to do.
-const CAPABILITIES: [Rpc; 7] = [
+const CAPABILITIES: [Rpc; 11] = [
     Rpc::CreateDeleteVolume,
+    Rpc::CloneVolume,
+    Rpc::CreateDeleteSnapshot,
+    Rpc::ListSnapshots,
+    Rpc::GetSnapshot,
     Rpc::ListVolumes,
     Rpc::GetCapacity,
     Rpc::ExpandVolume,
@@ -51,9 +58,10 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let patience = patience(&request);
         let request = request.into_inner();
         answer("CreateVolume", &request.name, async {
-            let checked = request::create_volume(&request).map_err(status)?;
+            let checked = request::create_volume(&request, patience).map_err(status)?;
             let volume = self.controller.create(checked).await.map_err(status)?;
             Ok(CreateVolumeResponse { volume: Some(created(&volume, &request)) })
         })
@@ -70,6 +78,71 @@ impl controller_server::Controller for Service {
                 self.controller.delete(checked).await.map_err(status)?;
             }
             Ok(DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn create_snapshot(
+        &self,
+        request: Request<CreateSnapshotRequest>,
+    ) -> Result<Response<CreateSnapshotResponse>, Status> {
+        let patience = patience(&request);
+        let request = request.into_inner();
+        answer("CreateSnapshot", &request.name, async {
+            let checked = request::create_snapshot(&request, patience).map_err(status)?;
+            let snapshot = self.controller.create_snapshot(checked).await.map_err(status)?;
+            Ok(CreateSnapshotResponse { snapshot: Some(taken(&snapshot)) })
+        })
+        .await
+    }
+
+    async fn delete_snapshot(
+        &self,
+        request: Request<DeleteSnapshotRequest>,
+    ) -> Result<Response<DeleteSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        answer("DeleteSnapshot", &request.snapshot_id, async {
+            if let Some(checked) = request::delete_snapshot(&request).map_err(status)? {
+                self.controller.delete_snapshot(checked).await.map_err(status)?;
+            }
+            Ok(DeleteSnapshotResponse {})
+        })
+        .await
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<ListSnapshotsRequest>,
+    ) -> Result<Response<ListSnapshotsResponse>, Status> {
+        let request = request.into_inner();
+        answer("ListSnapshots", &request.snapshot_id, async {
+            let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
+            let page = match request::list_snapshots(&request).map_err(status)? {
+                Some((filter, options)) => {
+                    self.controller.list_snapshots(filter, &options, token, most).await.map_err(status)?
+                }
+                None => SnapshotPage::default(),
+            };
+            let entry = |snapshot| SnapshotEntry { snapshot: Some(taken(snapshot)) };
+            Ok(ListSnapshotsResponse {
+                entries: page.snapshots.iter().map(entry).collect(),
+                next_token: page.next.unwrap_or_default(),
+            })
+        })
+        .await
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<GetSnapshotRequest>,
+    ) -> Result<Response<GetSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        answer("GetSnapshot", &request.snapshot_id, async {
+            let (id, options) = request::get_snapshot(&request).map_err(status)?;
+            let snapshot = self.controller.get_snapshot(&id, &options).await.map_err(status)?;
+            let missing = || SnapshotError::NotFound { id: id.to_string(), share: id.share().to_string() };
+            let snapshot = snapshot.ok_or_else(missing).map_err(status)?;
+            Ok(GetSnapshotResponse { snapshot: Some(taken(&snapshot)) })
         })
         .await
     }
@@ -181,6 +254,22 @@ fn created(volume: &Volume, request: &CreateVolumeRequest) -> ProtoVolume {
         volume_context: context,
         content_source: request.volume_content_source.clone(),
         ..ProtoVolume::default()
+    }
+}
+
+fn taken(snapshot: &Snapshot) -> ProtoSnapshot {
+    let nanoseconds = i128::from(snapshot.created_at);
+    let created = prost_types::Timestamp {
+        seconds: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
+        nanos: i32::try_from(nanoseconds % 1_000_000_000).unwrap_or_default(),
+    };
+    ProtoSnapshot {
+        snapshot_id: snapshot.id.clone(),
+        source_volume_id: snapshot.source_volume.clone(),
+        size_bytes: signed(snapshot.size_bytes),
+        creation_time: Some(created),
+        ready_to_use: true,
+        ..ProtoSnapshot::default()
     }
 }
 

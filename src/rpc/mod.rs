@@ -8,14 +8,17 @@ mod status;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tonic::service::Routes;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
+
+/// How long before its deadline a call is answered that is not done.
+const LONGEST_MARGIN: Duration = Duration::from_millis(500);
 
 /// The services of a process that has these parts.
 #[must_use]
@@ -56,6 +59,28 @@ async fn answer<T>(
     result.map(Response::new)
 }
 
+/// How long the caller still waits, less what it takes to tell it how far the work is; none: for ever.
+fn patience<T>(request: &Request<T>) -> Option<Duration> {
+    let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
+    let deadline = timeout(text)?;
+    Some(deadline.saturating_sub((deadline / 10).min(LONGEST_MARGIN)))
+}
+
+/// A timeout as gRPC writes it: at most 8 digits and a unit.
+fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    match unit {
+        "H" => Some(Duration::from_secs(number * 3600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
 /// A code as the specification writes it.
 fn name(code: Code) -> &'static str {
     match code {
@@ -76,5 +101,31 @@ fn name(code: Code) -> &'static str {
         Code::Unavailable => "UNAVAILABLE",
         Code::DataLoss => "DATA_LOSS",
         Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_read_in_every_unit() {
+        for (text, milliseconds) in [("1H", 3_600_000), ("2M", 120_000), ("10S", 10_000), ("250m", 250)] {
+            assert_eq!(timeout(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        }
+        assert_eq!(timeout("99999999u"), Some(Duration::from_micros(99_999_999)));
+        for text in ["", "S", "10", "10s", "123456789S", "-1S", "1.5S", "S1", "1é"] {
+            assert_eq!(timeout(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_answered_before_its_deadline() {
+        let mut request = Request::new(());
+        assert_eq!(patience(&request), None);
+        request.metadata_mut().insert("grpc-timeout", "10S".parse().unwrap());
+        assert_eq!(patience(&request), Some(Duration::from_millis(9500)));
+        request.metadata_mut().insert("grpc-timeout", "100m".parse().unwrap());
+        assert_eq!(patience(&request), Some(Duration::from_millis(90)));
     }
 }

@@ -3,22 +3,28 @@
 
 use std::collections::HashMap;
 use std::path::{Component, Path};
+use std::time::Duration;
 
 use thiserror::Error;
 use tonic::Code;
 
 use super::status::ToStatus;
-use crate::controller::{CreateVolume, DeleteVolume, ExpandVolume};
+use crate::controller::{CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, SnapshotFilter};
 use crate::mount::options::{OptionError, Options};
 use crate::node::Publish;
 use crate::proto;
 use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_capability::access_mode::Mode as ProtoMode;
+use crate::proto::volume_content_source::Type as SourceType;
 use crate::volume::access::{AccessMode, CapacityError, CapacityRange};
+use crate::volume::content::Source;
 use crate::volume::id::{IdError, VolumeId};
 use crate::volume::name::{NameError, VolumeName};
-use crate::volume::parameters::{CreateParameters, ParameterError, PublishParameters, Secrets, capacity_share};
+use crate::volume::parameters::{
+    CreateParameters, ParameterError, PublishParameters, Secrets, SnapshotParameters, capacity_share,
+};
 use crate::volume::share::Share;
+use crate::volume::snapshot::SnapshotId;
 
 /// The kernel's bound for a path.
 const LONGEST_PATH: usize = 4095;
@@ -30,10 +36,10 @@ pub(super) enum RequestError {
     Missing(&'static str),
     #[error("{0}")]
     Name(#[from] NameError),
-    #[error("{0}")]
-    Id(IdError),
-    #[error("there is no volume with the id {0:?}: it is not one that this driver gives")]
-    UnknownId(String),
+    #[error("{what} {error}")]
+    Id { what: &'static str, error: IdError },
+    #[error("there is no {what} with the id {id:?}: it is not one that this driver gives")]
+    UnknownId { what: &'static str, id: String },
     #[error("{0}")]
     Parameter(#[from] ParameterError),
     #[error("mount options: {0}")]
@@ -59,7 +65,7 @@ pub(super) enum RequestError {
 impl ToStatus for RequestError {
     fn code(&self) -> Code {
         match self {
-            Self::UnknownId(_) => Code::NotFound,
+            Self::UnknownId { .. } => Code::NotFound,
             Self::Capacity(CapacityError::LimitBelowRequired { .. }) => Code::OutOfRange,
             _ => Code::InvalidArgument,
         }
@@ -68,12 +74,9 @@ impl ToStatus for RequestError {
 
 type Result<T, E = RequestError> = std::result::Result<T, E>;
 
-pub(super) fn create_volume(request: &proto::CreateVolumeRequest) -> Result<CreateVolume> {
+pub(super) fn create_volume(request: &proto::CreateVolumeRequest, patience: Option<Duration>) -> Result<CreateVolume> {
     let name = VolumeName::parse(&request.name)?;
     let access = capabilities(&request.volume_capabilities)?;
-    if request.volume_content_source.is_some() {
-        return Err(RequestError::NotOffered("volumes from snapshots and from other volumes are not offered"));
-    }
     if !request.mutable_parameters.is_empty() {
         return Err(RequestError::NotOffered("mutable parameters are not offered: leave VolumeAttributesClass out"));
     }
@@ -85,17 +88,58 @@ pub(super) fn create_volume(request: &proto::CreateVolumeRequest) -> Result<Crea
         name,
         parameters: CreateParameters::parse(&request.parameters)?,
         capacity: capacity(request.capacity_range.as_ref())?,
+        source: request.volume_content_source.as_ref().map(source).transpose()?,
         options: options.merged(secret_options(&request.secrets)?),
+        patience,
     })
+}
+
+fn source(source: &proto::VolumeContentSource) -> Result<Source> {
+    match &source.r#type {
+        Some(SourceType::Volume(source)) => volume_id(&source.volume_id).map(Source::Volume),
+        Some(SourceType::Snapshot(source)) => snapshot_id(&source.snapshot_id).map(Source::Snapshot),
+        None => Err(RequestError::Missing("the type of volume_content_source")),
+    }
+}
+
+pub(super) fn create_snapshot(
+    request: &proto::CreateSnapshotRequest,
+    patience: Option<Duration>,
+) -> Result<CreateSnapshot> {
+    let name = VolumeName::parse(&request.name)?;
+    let volume = VolumeId::parse(known(&request.source_volume_id, "source_volume_id")?)
+        .map_err(|error| id_error("volume", &request.source_volume_id, error))?;
+    let parameters = SnapshotParameters::parse(&request.parameters, volume.share())?;
+    let secret = secret_options(&request.secrets)?;
+    let own = Options::parse(&parameters.mount_options)?.merged(secret.clone());
+    let share = parameters.share.unwrap_or_else(|| volume.share().clone());
+    Ok(CreateSnapshot { name, volume, share, format: parameters.format, options: [own, secret], patience })
+}
+
+/// The snapshot to delete; none if the id is none of this driver's: such a snapshot is gone already.
+pub(super) fn delete_snapshot(request: &proto::DeleteSnapshotRequest) -> Result<Option<DeleteSnapshot>> {
+    let Some(id) = known_id(snapshot_id(&request.snapshot_id))? else { return Ok(None) };
+    Ok(Some(DeleteSnapshot { id, options: secret_options(&request.secrets)? }))
+}
+
+/// Which snapshots to list, and the secret's mount options; none if the filter names what cannot be.
+pub(super) fn list_snapshots(request: &proto::ListSnapshotsRequest) -> Result<Option<(SnapshotFilter, Options)>> {
+    let mut filter = SnapshotFilter::default();
+    if !request.snapshot_id.is_empty() {
+        let Some(id) = known_id(snapshot_id(&request.snapshot_id))? else { return Ok(None) };
+        filter.id = Some(id);
+    }
+    filter.volume = Some(request.source_volume_id.clone()).filter(|id| !id.is_empty());
+    Ok(Some((filter, secret_options(&request.secrets)?)))
+}
+
+pub(super) fn get_snapshot(request: &proto::GetSnapshotRequest) -> Result<(SnapshotId, Options)> {
+    Ok((snapshot_id(&request.snapshot_id)?, secret_options(&request.secrets)?))
 }
 
 /// The volume to delete; none if the id is none of this driver's: such a volume is gone already.
 pub(super) fn delete_volume(request: &proto::DeleteVolumeRequest) -> Result<Option<DeleteVolume>> {
-    let id = match volume_id(&request.volume_id) {
-        Ok(id) => id,
-        Err(RequestError::UnknownId(_)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+    let Some(id) = known_id(volume_id(&request.volume_id))? else { return Ok(None) };
     Ok(Some(DeleteVolume { id, options: secret_options(&request.secrets)? }))
 }
 
@@ -190,10 +234,26 @@ pub(super) fn stats(request: &proto::NodeGetVolumeStatsRequest) -> Result<(&str,
 }
 
 pub(super) fn volume_id(text: &str) -> Result<VolumeId> {
-    VolumeId::parse(known(text, "volume_id")?).map_err(|error| match error {
-        IdError::Foreign { .. } => RequestError::UnknownId(text.chars().take(128).collect()),
-        error => RequestError::Id(error),
-    })
+    VolumeId::parse(known(text, "volume_id")?).map_err(|error| id_error("volume", text, error))
+}
+
+fn snapshot_id(text: &str) -> Result<SnapshotId> {
+    SnapshotId::parse(known(text, "snapshot_id")?).map_err(|error| id_error("snapshot", text, error))
+}
+
+fn id_error(what: &'static str, text: &str, error: IdError) -> RequestError {
+    match error {
+        IdError::Foreign { .. } => RequestError::UnknownId { what, id: text.chars().take(128).collect() },
+        error => RequestError::Id { what, error },
+    }
+}
+
+/// None for an id that no driver gave: nothing has it.
+fn known_id<T>(id: Result<T>) -> Result<Option<T>> {
+    match id {
+        Err(RequestError::UnknownId { .. }) => Ok(None),
+        id => id.map(Some),
+    }
 }
 
 /// How a volume is to be reached.

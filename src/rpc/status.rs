@@ -7,11 +7,12 @@
 use nix::errno::Errno;
 use tonic::{Code, Status};
 
-use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError};
+use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError, SnapshotError};
 use crate::export::ExportError;
 use crate::jobs::JobError;
 use crate::mount::error::MountError;
 use crate::node::{PublishError, StatsError, UnpublishError};
+use crate::tree::archive::ArchiveError;
 
 /// An error that has a code.
 pub(super) trait ToStatus: std::error::Error + Sized {
@@ -33,6 +34,21 @@ impl ToStatus for CreateError {
         match self {
             Self::Template(_) => Code::InvalidArgument,
             Self::Exists { .. } => Code::AlreadyExists,
+            Self::NoSource { .. } => Code::NotFound,
+            Self::TooSmall { .. } => Code::OutOfRange,
+            Self::Occupied { .. } => Code::FailedPrecondition,
+            Self::Export(error) => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for SnapshotError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NoVolume { .. } | Self::NotFound { .. } => Code::NotFound,
+            Self::Exists { .. } => Code::AlreadyExists,
+            Self::Token { .. } => Code::Aborted,
             Self::Export(error) => error.code(),
             Self::Job(error) => error.code(),
         }
@@ -112,7 +128,8 @@ impl ToStatus for StatsError {
 impl ToStatus for JobError {
     fn code(&self) -> Code {
         match self {
-            Self::Busy { .. } => Code::Aborted,
+            Self::Busy { .. } | Self::InUse { .. } => Code::Aborted,
+            Self::Unfinished { .. } => Code::DeadlineExceeded,
             Self::Broken { .. } => Code::Internal,
         }
     }
@@ -124,8 +141,15 @@ impl ToStatus for ExportError {
             Self::Mount(error) => error.code(),
             Self::Io { errno, .. } => code_of_errno(*errno),
             Self::Record { .. } | Self::NewerRecord { .. } => Code::FailedPrecondition,
+            Self::Archive { error, .. } => error.code(),
             Self::Defect { .. } => Code::Internal,
         }
+    }
+}
+
+impl ToStatus for ArchiveError {
+    fn code(&self) -> Code {
+        Code::Internal
     }
 }
 

@@ -82,7 +82,12 @@ pub fn descend(
     Ok(at)
 }
 
-fn set(directory: &OwnedFd, wanted: Attributes) -> Result<()> {
+/// Gives an open directory what `wanted` asks for and it has not.
+///
+/// # Errors
+/// EPERM where the server does not let this host's root do that.
+pub fn set(directory: impl AsFd, wanted: Attributes) -> Result<()> {
+    let directory = directory.as_fd();
     let has = fstat(directory)?;
     let uid = wanted.uid.filter(|&uid| uid != has.st_uid).map(Uid::from_raw);
     let gid = wanted.gid.filter(|&gid| gid != has.st_gid).map(Gid::from_raw);

@@ -1,9 +1,13 @@
 //! Whole trees below an export, by directory descriptor only: no symbolic link is followed and no name is trusted.
 
+pub mod archive;
 pub mod attributes;
+pub mod copy;
+pub mod effort;
 pub mod make;
 pub mod remove;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,5 +50,12 @@ impl Progress {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Display for Progress {
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} files, {:.1} MiB so far", self.files(), self.bytes() as f64 / f64::from(1 << 20))
     }
 }

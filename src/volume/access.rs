@@ -152,6 +152,14 @@ impl CapacityRange {
         self.required
     }
 
+    /// The size of a volume that has to hold so many bytes: what is required, and without that just so much. None if
+    /// the range is below.
+    #[must_use]
+    pub fn capacity_for(self, bytes: u64) -> Option<u64> {
+        let capacity = if self.required == 0 { bytes } else { self.required };
+        (capacity >= bytes && self.admits(capacity)).then_some(capacity)
+    }
+
     /// Whether a volume of this size is in the range.
     #[must_use]
     pub fn admits(self, capacity: u64) -> bool {
@@ -193,6 +201,18 @@ mod tests {
         for (mode, read_only, single_target) in cases {
             assert_eq!((mode.read_only(), mode.single_target()), (read_only, single_target), "{mode:?}");
         }
+    }
+
+    #[test]
+    fn a_volume_with_data_is_as_large_as_its_source_or_larger() {
+        let capacity = |required, limit| CapacityRange::parse(required, limit).unwrap().capacity_for(10);
+        assert_eq!(capacity(0, 0), Some(10));
+        assert_eq!(capacity(10, 10), Some(10));
+        assert_eq!(capacity(11, 0), Some(11));
+        assert_eq!(capacity(0, 20), Some(10));
+        assert_eq!(capacity(9, 0), None);
+        assert_eq!(capacity(9, 20), None);
+        assert_eq!(capacity(0, 9), None);
     }
 
     #[test]

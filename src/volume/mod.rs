@@ -4,6 +4,7 @@
 //! that nobody checks again: a path in a [`subdir::SubDir`] stays below its share, a name is never empty.
 
 pub mod access;
+pub mod content;
 pub mod duration;
 pub mod id;
 pub mod name;

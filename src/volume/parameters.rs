@@ -30,8 +30,7 @@ const MOUNT_OPTIONS: &str = "mountOptions";
 const TRASH_RETENTION: &str = "trashRetention";
 const SNAPSHOT_FORMAT: &str = "snapshotFormat";
 
-const CREATE_KEYS: &[&str] =
-    &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
+const CREATE_KEYS: &[&str] = &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
 /// A `PersistentVolume` has its `StorageClass`'s parameters too: the controller hands them through.
 const PUBLISH_KEYS: &[&str] =
     &[SERVER, SHARE, SUB_DIR, MOUNT_OPTIONS, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];

@@ -1,0 +1,228 @@
+//! CreateSnapshot and DeleteSnapshot.
+//!
+//! A snapshot is made in staging, manifest and all, and appears by one rename. It is what the volume holds while it is
+//! copied: a file that is written meanwhile is copied as it is then.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use super::fill::{copy_tree, open_volume};
+use super::snapshot_list::describe;
+use super::{Controller, IsStale, job_key, snapshot_key};
+use crate::export::snapshots::Manifest;
+use crate::export::staging::{Staged, StagingName};
+use crate::export::{Export, ExportError};
+use crate::jobs::{Job, JobError};
+use crate::mount::options::Options;
+use crate::tree::Progress;
+use crate::tree::archive;
+use crate::volume::id::VolumeId;
+use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::share::Share;
+use crate::volume::snapshot::{SnapshotFormat, SnapshotId};
+
+/// A snapshot to take.
+#[derive(Clone, Debug)]
+pub struct CreateSnapshot {
+    /// The CSI name.
+    pub name: VolumeName,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Where the snapshot is kept.
+    pub share: Share,
+    /// How it is kept.
+    pub format: SnapshotFormat,
+    /// The mount options for where it is kept, and those for the volume.
+    pub options: [Options; 2],
+    /// How long the caller waits.
+    pub patience: Option<Duration>,
+}
+
+/// A snapshot to delete.
+#[derive(Clone, Debug)]
+pub struct DeleteSnapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// The mount options of the secret.
+    pub options: Options,
+}
+
+/// A snapshot that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: String,
+    /// The id of the volume that it was taken of; empty: unknown.
+    pub source_volume: String,
+    /// The least size of a volume that is made of it, in bytes; 0: unknown.
+    pub size_bytes: u64,
+    /// When it was taken, in nanoseconds since 1970.
+    pub created_at: u64,
+}
+
+/// Why a snapshot was not made, deleted or found.
+#[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub enum SnapshotError {
+    #[error("there is no volume {id} on {share} to take a snapshot of: check whether it was deleted")]
+    NoVolume { id: String, share: String },
+
+    #[error("there is no snapshot {id} on {share}: check whether it was deleted")]
+    NotFound { id: String, share: String },
+
+    #[error(
+        "snapshot {name} exists already on {share}, of volume {has}, not of {wanted}: delete it first, or use another \
+         name"
+    )]
+    Exists { name: String, share: String, has: String, wanted: String },
+
+    #[error("the starting token {token} is not one that ListSnapshots gave: begin again without a token")]
+    Token { token: String },
+
+    #[error(transparent)]
+    Export(#[from] ExportError),
+
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
+impl IsStale for SnapshotError {
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Export(error) if error.is_stale())
+    }
+}
+
+impl Controller {
+    /// Takes a snapshot of a volume, or finds that it was taken.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`]; nothing is visible under the snapshot's name then.
+    pub async fn create_snapshot(self: &Arc<Self>, request: CreateSnapshot) -> Result<Snapshot, SnapshotError> {
+        let key = RecordKey::of(request.name.as_str());
+        let job = Job {
+            reads: Some(job_key(request.volume.share(), &request.volume.key())),
+            patience: request.patience,
+            ..Job::short(
+                snapshot_key(&request.share, &key),
+                "CreateSnapshot",
+                format!("{} {:?} {:?}", request.volume, request.format, request.options),
+            )
+        };
+        let progress = Arc::clone(&job.progress);
+        let controller = Arc::clone(self);
+        let work = async move {
+            let text = format!("{} as {:?}", request.volume, request.format);
+            let name = StagingName::snapshot(&key, &text);
+            let (share, origin) = (request.share.clone(), request.volume.share().clone());
+            let options = request.options.clone();
+            let taking = Taking { request, key, staging: name.clone(), progress };
+            let work = move |export: &Export, origin: &Export| taking.carry_out(export, origin);
+            controller.on_trees([&share, &origin], [&options[0], &options[1]], &name, work).await
+        };
+        self.jobs.run(job, work).await?
+    }
+
+    /// Deletes a snapshot; one that is gone is success.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`]; the snapshot is then still there.
+    pub async fn delete_snapshot(self: &Arc<Self>, request: DeleteSnapshot) -> Result<(), SnapshotError> {
+        let key = snapshot_key(request.id.share(), &request.id.key());
+        let fingerprint = format!("{} {:?}", request.id, request.options);
+        let job = Job { removes: true, ..Job::short(key, "DeleteSnapshot", fingerprint) };
+        let controller = Arc::clone(self);
+        let work = async move {
+            let DeleteSnapshot { id, options } = request;
+            let share = id.share().clone();
+            let work = move |export: &Export| delete(export, &id);
+            let (trash, export) = controller.on(&share, &options, work).await?;
+            if let Some(name) = trash {
+                controller.reaper.free(export, name);
+            }
+            Ok(())
+        };
+        self.jobs.run(job, work).await?
+    }
+}
+
+/// A snapshot that is being taken.
+#[derive(Clone)]
+struct Taking {
+    request: CreateSnapshot,
+    key: RecordKey,
+    staging: StagingName,
+    progress: Arc<Progress>,
+}
+
+impl Taking {
+    fn carry_out(&self, export: &Export, origin: &Export) -> Result<Snapshot, SnapshotError> {
+        if let Some(manifest) = export.snapshot(&self.key)? {
+            return self.accept(export, &manifest);
+        }
+        let volume = &self.request.volume;
+        let (directory, size_bytes) = open_volume(origin, volume)?
+            .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
+        let name = self.request.name.to_string();
+        let manifest = Manifest::new(name, volume.to_string(), size_bytes, self.request.format);
+        let staged = export.stage(&self.staging)?;
+        self.copy(export, &directory, &staged)?;
+        let manifest = Manifest { files: self.progress.files(), bytes: self.progress.bytes(), ..manifest };
+        export.write_manifest(&staged, &manifest)?;
+        match export.place_snapshot(&staged, &self.key) {
+            Ok(()) => Ok(describe(export.share(), &manifest)),
+            // Another replica was faster.
+            Err(error @ ExportError::Io { errno: Errno::EEXIST, .. }) => match export.snapshot(&self.key)? {
+                Some(manifest) => self.accept(export, &manifest),
+                None => Err(error.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn copy(&self, export: &Export, directory: &OwnedFd, staged: &Staged) -> Result<(), ExportError> {
+        let what = format!("volume {}", self.request.volume);
+        match self.request.format {
+            SnapshotFormat::Tree => {
+                let tree = export.snapshot_tree(staged)?;
+                copy_tree(export, directory, &tree, &self.staging, &self.progress, &what)
+            }
+            SnapshotFormat::Archive => {
+                let file = export.snapshot_archive(staged)?;
+                archive::write(directory, &file, &self.progress)
+                    .and_then(|_| file.sync_data().map_err(Into::into))
+                    .map_err(|error| export.archive_failed(&what, error))
+            }
+        }
+    }
+
+    /// Takes the snapshot that exists under the name, if it is what is asked for.
+    fn accept(&self, export: &Export, manifest: &Manifest) -> Result<Snapshot, SnapshotError> {
+        if manifest.source_volume == self.request.volume.to_string() && manifest.name == self.request.name.as_str() {
+            return Ok(describe(export.share(), manifest));
+        }
+        Err(SnapshotError::Exists {
+            name: self.request.name.to_string(),
+            share: export.share().to_string(),
+            has: manifest.source_volume.clone(),
+            wanted: self.request.volume.to_string(),
+        })
+    }
+}
+
+/// Takes a snapshot out of sight; gives the name it has in the trash.
+fn delete(export: &Export, id: &SnapshotId) -> Result<Option<String>, SnapshotError> {
+    let key = id.key();
+    if let Some(trash) = export.throw_away_snapshot(&key)? {
+        return Ok(Some(trash));
+    }
+    for path in id.archives().iter().flatten() {
+        if let Some(trash) = export.throw_away_archive(path, &key)? {
+            return Ok(Some(trash));
+        }
+    }
+    Ok(None)
+}
