@@ -12,11 +12,12 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::controller::Settings;
+use crate::mount::options::Options;
 use crate::mount::workers::Limits;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
-use crate::volume::share::Share;
+use crate::volume::share::{Share, ShareError};
 
 /// CSI driver for NFS: volumes are directories on an existing export.
 #[derive(Debug, Parser)]
@@ -34,6 +35,76 @@ enum Command {
     Node(Flags),
     /// Serve both, for trying the driver by hand.
     All(Flags),
+    /// See what was deleted and is still in the trash, bring it back, or free it now.
+    Trash(TrashFlags),
+}
+
+/// What a process is to do.
+#[derive(Clone, Debug)]
+pub enum Invocation {
+    /// Serve, until it is told to end.
+    Serve(Box<Configuration>),
+    /// Work on an export's trash.
+    Trash(TrashCommand),
+}
+
+#[derive(Args, Debug)]
+struct TrashFlags {
+    #[command(subcommand)]
+    action: TrashAction,
+
+    /// The export: server:/share, or the absolute path where it is mounted on this host
+    #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", global = true)]
+    export: Option<TrashPlace>,
+
+    /// Mount options for it, as mount(8) has them behind -o
+    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", global = true)]
+    mount_options: String,
+}
+
+/// Work on an export's trash.
+#[derive(Clone, Debug)]
+pub struct TrashCommand {
+    /// What to do.
+    pub action: TrashAction,
+    /// The export.
+    pub place: TrashPlace,
+    /// How to mount it.
+    pub options: Options,
+}
+
+/// What can be done with what is in the trash.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum TrashAction {
+    /// Say what is there, and how long it stays.
+    List,
+    /// Bring a volume back: its directory and its record.
+    Restore {
+        /// Its id, its name, its directory, or its name in the trash
+        volume: String,
+    },
+    /// Free all that is there, or one volume, at once.
+    Purge {
+        /// Its id, its name, its directory, or its name in the trash
+        volume: Option<String>,
+    },
+}
+
+/// Where an export is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrashPlace {
+    /// On its server: it is mounted for this.
+    Share(Share),
+    /// On this host, where it is mounted.
+    Path(PathBuf),
+}
+
+impl std::str::FromStr for TrashPlace {
+    type Err = ShareError;
+
+    fn from_str(text: &str) -> Result<Self, ShareError> {
+        if text.starts_with('/') { Ok(Self::Path(text.into())) } else { text.parse().map(Self::Share) }
+    }
 }
 
 /// What a process serves.
@@ -185,14 +256,26 @@ impl Answer {
 ///
 /// # Errors
 /// An [`Answer`] to print: what is wrong, or the help that was asked for.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Configuration, Answer> {
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, Answer> {
     let arguments = Arguments::try_parse_from(arguments).map_err(Answer)?;
     let (roles, flags) = match arguments.command {
         Command::Controller(flags) => (Roles { controller: true, node: false }, flags),
         Command::Node(flags) => (Roles { controller: false, node: true }, flags),
         Command::All(flags) => (Roles { controller: true, node: true }, flags),
+        Command::Trash(flags) => return check_trash(flags).map(Invocation::Trash).map_err(wrong),
     };
-    check(roles, flags).map_err(|message| Answer(clap::Error::raw(ErrorKind::ValueValidation, message)))
+    check(roles, flags).map(|configuration| Invocation::Serve(Box::new(configuration))).map_err(wrong)
+}
+
+fn wrong(message: String) -> Answer {
+    Answer(clap::Error::raw(ErrorKind::ValueValidation, message))
+}
+
+fn check_trash(flags: TrashFlags) -> Result<TrashCommand, String> {
+    let place =
+        flags.export.ok_or("error: --export is missing: give the export whose trash is meant, server:/share")?;
+    let options = Options::parse([&flags.mount_options]).map_err(|error| format!("error: --mount-options: {error}"))?;
+    Ok(TrashCommand { action: flags.action, place, options })
 }
 
 fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
@@ -277,7 +360,25 @@ mod tests {
 
     fn parsed(arguments: &[&str]) -> Result<Configuration, String> {
         let all = ["nfs-csi"].iter().chain(arguments).map(OsString::from);
-        parse(all).map_err(|answer| answer.line())
+        match parse(all).map_err(|answer| answer.line())? {
+            Invocation::Serve(configuration) => Ok(*configuration),
+            Invocation::Trash(command) => panic!("{command:?}"),
+        }
+    }
+
+    #[test]
+    fn the_trash_of_an_export_is_named_by_its_server_or_by_its_path() {
+        for (text, place) in [
+            ("nas:/export", TrashPlace::Share("nas:/export".parse().unwrap())),
+            ("/mnt/export", TrashPlace::Path("/mnt/export".into())),
+        ] {
+            let arguments = ["nfs-csi", "trash", "restore", "pvc-1", "--export", text].map(OsString::from);
+            let Ok(Invocation::Trash(command)) = parse(arguments) else { panic!("{text}") };
+            assert_eq!(command.place, place);
+            assert_eq!(command.action, TrashAction::Restore { volume: "pvc-1".into() });
+        }
+        let missing = parse(["nfs-csi", "trash", "list"].map(OsString::from)).unwrap_err().line();
+        assert!(missing.contains("--export"), "{missing}");
     }
 
     #[test]

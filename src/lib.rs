@@ -15,5 +15,6 @@ pub mod proto;
 pub mod rpc;
 pub mod server;
 pub mod telemetry;
+pub mod trash;
 pub mod tree;
 pub mod volume;

@@ -2,14 +2,16 @@
 
 use std::process::ExitCode;
 
-use nfs_csi::{cli, driver, mount::worker};
+use nfs_csi::cli::{self, Invocation};
+use nfs_csi::{driver, mount::worker, trash};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == worker::COMMAND) {
         return worker::run();
     }
     match cli::parse(std::env::args_os()) {
-        Ok(configuration) => driver::run(configuration),
+        Ok(Invocation::Serve(configuration)) => driver::run(*configuration),
+        Ok(Invocation::Trash(command)) => trash::run(command),
         Err(answer) => answer.print(),
     }
 }

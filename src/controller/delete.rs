@@ -3,13 +3,16 @@
 //! Freeing what is in the trash is the reaper's work, so the answer takes a few round trips, however big the volume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use thiserror::Error;
 
+use super::expand::adopted;
 use super::{Controller, IsStale, job_key};
 use crate::export::catalog::Record;
 use crate::export::claims::Claims;
+use crate::export::trash::{Kind, Moved, TrashName};
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
@@ -63,11 +66,11 @@ impl Controller {
         let work = async move {
             let DeleteVolume { id, options } = request;
             let share = id.share().clone();
-            let default = controller.settings.default_on_delete;
-            let work = move |export: &Export| delete(export, &id, default);
+            let defaults = (controller.settings.default_on_delete, controller.settings.trash_retention);
+            let work = move |export: &Export| delete(export, &id, defaults);
             let (trash, export) = controller.on(&share, &options, work).await?;
             if let Some(name) = trash {
-                controller.reaper.free(export, name);
+                controller.reaper.free(export, &name);
             }
             Ok(())
         };
@@ -76,7 +79,11 @@ impl Controller {
 }
 
 /// Takes the volume out of sight; gives the name its directory has in the trash, if it went there.
-fn delete(export: &Export, id: &VolumeId, default: OnDelete) -> Result<Option<String>, DeleteError> {
+fn delete(
+    export: &Export,
+    id: &VolumeId,
+    (default_policy, default_retention): (OnDelete, Duration),
+) -> Result<Option<TrashName>, DeleteError> {
     let key = id.key();
     let record = export.record(&key)?;
     let Some(subdir) = id.subdir().cloned().or_else(|| record.as_ref().map(|record| record.subdir.clone())) else {
@@ -89,16 +96,25 @@ fn delete(export: &Export, id: &VolumeId, default: OnDelete) -> Result<Option<St
     // volume, one written down by hand) it is the operator's decision, as with csi-driver-nfs.
     let policy = match (id.on_delete(), &record) {
         (OnDelete::Delete, Some(record)) => record.on_delete,
-        (OnDelete::Delete, None) => default,
+        (OnDelete::Delete, None) => default_policy,
         (policy, _) => policy,
     };
-    let volume = Volume { export, key, subdir: &subdir, given: is_given(id, record.as_ref()) };
+    let retention = record.as_ref().and_then(|record| record.trash_retention).map(Duration::from_secs);
+    let volume = Volume {
+        export,
+        id,
+        key,
+        subdir: &subdir,
+        given: is_given(id, record.as_ref()),
+        is_recorded: record.is_some(),
+        kept: retention.unwrap_or(default_retention),
+    };
     match policy {
         OnDelete::Retain => {
-            volume.drop_claim_and_record(record.is_some())?;
+            volume.drop_claim_and_record()?;
             Ok(None)
         }
-        policy => export.alone(&subdir, || volume.remove(policy, record.is_some())),
+        policy => export.alone(&subdir, || volume.remove(policy)),
     }
 }
 
@@ -109,13 +125,17 @@ fn is_given(id: &VolumeId, record: Option<&Record>) -> bool {
 
 struct Volume<'a> {
     export: &'a Export,
+    id: &'a VolumeId,
     key: RecordKey,
     subdir: &'a SubDir,
     given: bool,
+    is_recorded: bool,
+    /// How long it can be brought back.
+    kept: Duration,
 }
 
 impl Volume<'_> {
-    fn remove(&self, policy: OnDelete, recorded: bool) -> Result<Option<String>, DeleteError> {
+    fn remove(&self, policy: OnDelete) -> Result<Option<TrashName>, DeleteError> {
         match self.export.claims(self.subdir, &self.key)? {
             Claims::None => {}
             Claims::Inside => {
@@ -123,7 +143,7 @@ impl Volume<'_> {
                 return Err(DeleteError::InUse { subdir, share });
             }
             Claims::Shared => {
-                self.drop_claim_and_record(recorded)?;
+                self.drop_claim_and_record()?;
                 // The other may have gone meanwhile, seen this one, and left the directory to it.
                 if self.export.claims(self.subdir, &self.key)? != Claims::None {
                     return Ok(None);
@@ -133,21 +153,46 @@ impl Volume<'_> {
         if self.given {
             self.export.release(self.subdir, &self.key)?;
             if self.is_anothers_own()? {
-                self.drop_claim_and_record(recorded)?;
+                self.drop_claim_and_record()?;
                 return Ok(None);
             }
         }
-        let trash = match policy {
-            OnDelete::Archive => {
-                self.archive()?;
-                None
-            }
-            _ => self.export.throw_away(self.subdir, &self.key)?,
-        };
-        if recorded {
-            self.export.remove_record(&self.key)?;
+        if policy == OnDelete::Archive {
+            self.archive()?;
+        } else if self.kept.is_zero() {
+            let name = TrashName::now(Kind::Volume, self.key.clone(), Duration::ZERO);
+            let moved = self.export.throw_away(self.subdir, &name)?;
+            self.drop_record()?;
+            return Ok((moved == Moved::Yes).then_some(name));
+        } else {
+            return Ok(self.keep()?);
         }
-        Ok(trash)
+        self.drop_record()?;
+        Ok(None)
+    }
+
+    /// Moves the directory to the trash and its record with it.
+    fn keep(&self) -> Result<Option<TrashName>, ExportError> {
+        let name = TrashName::now(Kind::Volume, self.key.clone(), self.kept);
+        let name = match self.export.throw_away(self.subdir, &name)? {
+            Moved::Yes => Some(name),
+            // An earlier try came as far and was cut short: its directory gets the record that is still in place.
+            Moved::Missing if self.is_recorded => {
+                let kept = self.export.trash()?.unwrap_or_default().kept;
+                kept.into_iter().rfind(|kept| kept.kind == Kind::Volume && kept.key == self.key)
+            }
+            Moved::Missing => None,
+        };
+        match &name {
+            Some(name) if self.is_recorded => self.export.throw_away_record(name)?,
+            Some(name) => self.export.keep_record(name, &adopted(self.id, self.subdir))?,
+            None => self.drop_record()?,
+        }
+        Ok(name)
+    }
+
+    fn drop_record(&self) -> Result<(), ExportError> {
+        if self.is_recorded { self.export.remove_record(&self.key) } else { Ok(()) }
     }
 
     /// Whether a volume that has this directory by its own name (and so claims none) exists.
@@ -160,11 +205,11 @@ impl Volume<'_> {
         Ok(record.is_some_and(|record| record.subdir == *self.subdir && !record.subdir_given))
     }
 
-    fn drop_claim_and_record(&self, recorded: bool) -> Result<(), ExportError> {
+    fn drop_claim_and_record(&self) -> Result<(), ExportError> {
         if self.given {
             self.export.release(self.subdir, &self.key)?;
         }
-        if recorded { self.export.remove_record(&self.key) } else { Ok(()) }
+        self.drop_record()
     }
 
     /// Renames the directory to `archived-<subDir>`; older archives of the same name stay as they are.

@@ -11,6 +11,7 @@ use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::CapacityRange;
 use crate::volume::id::VolumeId;
+use crate::volume::subdir::SubDir;
 
 /// A volume to grow.
 #[derive(Clone, Debug)]
@@ -105,10 +106,15 @@ fn adopt(export: &Export, id: &VolumeId) -> Result<Record, ExpandError> {
     if id.subdir_was_given() {
         export.claim(subdir, &id.key())?;
     }
-    Ok(Record {
+    Ok(adopted(id, subdir))
+}
+
+/// What is known of a volume without a record.
+pub(super) fn adopted(id: &VolumeId, subdir: &SubDir) -> Record {
+    Record {
         id: Some(id.to_string()),
         subdir_given: id.subdir_was_given(),
         on_delete: id.on_delete(),
         ..Record::new(id.name(), subdir.clone())
-    })
+    }
 }

@@ -156,10 +156,12 @@ fn get(export: &Export, id: &VolumeId) -> Result<Found, GetError> {
 fn describe(export: &Export, record: &Record) -> Result<Found, ExportError> {
     let problem = (!export.has_directory(&record.subdir)?)
         .then(|| format!("the volume's directory {} is missing on {}", record.subdir, export.share()));
-    Ok(Found { id: id_of(export.share(), record), capacity_bytes: record.capacity_bytes, problem })
+    Ok(Found { id: recorded_id(export.share(), record), capacity_bytes: record.capacity_bytes, problem })
 }
 
-fn id_of(share: &Share, record: &Record) -> String {
+/// The id of a volume on a share, as its record tells.
+#[must_use]
+pub fn recorded_id(share: &Share, record: &Record) -> String {
     record.id.clone().unwrap_or_else(|| {
         let name = VolumeName::recorded(&record.name);
         VolumeId::for_volume(share.clone(), &name, &record.subdir, record.subdir_given, record.on_delete).to_string()

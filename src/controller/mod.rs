@@ -22,7 +22,7 @@ use std::time::Duration;
 pub use self::create::{CreateError, CreateVolume, Volume};
 pub use self::delete::{DeleteError, DeleteVolume};
 pub use self::expand::{ExpandError, ExpandVolume};
-pub use self::list::{Found, GetError, ListError, Page};
+pub use self::list::{Found, GetError, ListError, Page, recorded_id};
 use self::reaper::Reaper;
 pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, Snapshot, SnapshotError};
 pub use self::snapshot_list::{SnapshotFilter, SnapshotPage};
@@ -74,8 +74,8 @@ impl Controller {
         let exports = Exports::start(workers, place).await?;
         Ok(Arc::new(Self {
             seen: Mutex::new(settings.shares.clone()),
+            reaper: Reaper::start(Arc::clone(&exports), settings.staging_retention),
             settings,
-            reaper: Reaper::start(),
             jobs: Arc::default(),
             exports,
         }))
@@ -149,7 +149,7 @@ impl Controller {
             if !seen.contains(share) {
                 seen.push(share.clone());
             }
-            self.reaper.sweep(Arc::clone(&export));
+            self.reaper.watch(&export);
         }
         Ok(export)
     }

@@ -15,6 +15,7 @@ use super::snapshot_list::describe;
 use super::{Controller, IsStale, job_key, snapshot_key};
 use crate::export::snapshots::Manifest;
 use crate::export::staging::{Staged, StagingName};
+use crate::export::trash::TrashName;
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
@@ -141,7 +142,7 @@ impl Controller {
             let work = move |export: &Export| delete(export, &id);
             let (trash, export) = controller.on(&share, &options, work).await?;
             if let Some(name) = trash {
-                controller.reaper.free(export, name);
+                controller.reaper.free(export, &name);
             }
             Ok(())
         };
@@ -214,7 +215,7 @@ impl Taking {
 }
 
 /// Takes a snapshot out of sight; gives the name it has in the trash.
-fn delete(export: &Export, id: &SnapshotId) -> Result<Option<String>, SnapshotError> {
+fn delete(export: &Export, id: &SnapshotId) -> Result<Option<TrashName>, SnapshotError> {
     let key = id.key();
     if let Some(trash) = export.throw_away_snapshot(&key)? {
         return Ok(Some(trash));

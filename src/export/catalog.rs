@@ -113,11 +113,7 @@ impl Export {
     pub fn record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
         let volumes = &self.layout()?.volumes;
         let name = file_name(key);
-        let file = match beneath::open(volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()) {
-            Ok(descriptor) => descriptor,
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed("open the record", name, errno)),
-        };
+        let Some(file) = self.open_record(volumes, &name)? else { return Ok(None) };
         // Two names: its writer died between putting it in place and removing the temporary name.
         if fstat(&file).is_ok_and(|stat| stat.st_nlink > 1) {
             remove(volumes, &temporary_name(key)).map_err(|errno| self.failed("tidy up the record", &name, errno))?;
@@ -131,14 +127,37 @@ impl Export {
     /// Where the server fails. A torn one is none.
     pub fn prepared_record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
         let name = temporary_name(key);
-        match beneath::open(&self.layout()?.volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()) {
-            Ok(file) => match self.parse(&name, file) {
-                Err(ExportError::Record { .. }) => Ok(None),
-                parsed => parsed.map(Some),
-            },
+        match self.read_record_in(&self.layout()?.volumes, &name) {
+            Err(ExportError::Record { .. }) => Ok(None),
+            read => read,
+        }
+    }
+
+    /// Reads a record of any name; none if there is no such file.
+    pub(super) fn read_record_in(&self, folder: &OwnedFd, name: &str) -> Result<Option<Record>, ExportError> {
+        self.open_record(folder, name)?.map(|file| self.parse(name, file)).transpose()
+    }
+
+    fn open_record(&self, folder: &OwnedFd, name: &str) -> Result<Option<OwnedFd>, ExportError> {
+        match beneath::open(folder, name, OFlag::O_RDONLY, Mode::empty()) {
+            Ok(file) => Ok(Some(file)),
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("open the record", name, errno)),
         }
+    }
+
+    /// Moves a volume's record to another folder of the driver's own; none is success.
+    pub(super) fn move_record_to(&self, folder: &OwnedFd, key: &RecordKey, name: &str) -> Result<(), ExportError> {
+        let record = file_name(key);
+        match renameat(&self.layout()?.volumes, record.as_str(), folder, name) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.failed("move the record", record, errno)),
+        }
+    }
+
+    /// Writes a record that nobody else writes.
+    pub(super) fn write_record_to(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<(), ExportError> {
+        self.write_temporary(folder, name, record).map(drop)
     }
 
     /// Writes a record beside its place: it tells, after a crash, whose directory that is which was just put in place.
@@ -280,7 +299,8 @@ pub(super) fn parse<R: DeserializeOwned>(
 
 const SUFFIX: &str = ".json";
 
-fn file_name(key: &RecordKey) -> String {
+/// Where a volume's record is.
+pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
 

@@ -15,17 +15,20 @@ pub mod trash;
 
 use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use tokio::sync::Semaphore;
 
 pub use self::error::ExportError;
 use self::layout::Layout;
 pub use self::private_dir::PrivateDir;
+use crate::mount::options::Options;
+use crate::mount::table::Table;
 use crate::tree::TreeError;
 use crate::tree::archive::ArchiveError;
 use crate::tree::effort::Effort;
@@ -47,6 +50,7 @@ const STRIPES: usize = 256;
 #[derive(Debug)]
 pub struct Export {
     share: Share,
+    options: Options,
     version: String,
     mount_point: PathBuf,
     root: OwnedFd,
@@ -61,9 +65,10 @@ pub struct Export {
 }
 
 impl Export {
-    fn new(share: Share, version: String, mount_point: PathBuf, root: OwnedFd) -> Self {
+    fn new(share: Share, options: Options, version: String, mount_point: PathBuf, root: OwnedFd) -> Self {
         Self {
             share,
+            options,
             version,
             mount_point,
             root,
@@ -78,6 +83,20 @@ impl Export {
         }
     }
 
+    /// An export that is mounted on this host already, at `path`.
+    ///
+    /// # Errors
+    /// Where nothing of NFS is mounted at just this path.
+    pub fn mounted_at(path: &Path) -> std::io::Result<Self> {
+        let not_nfs = || std::io::Error::other("no NFS export is mounted at this path: name its mount point");
+        let table = Table::read().map_err(std::io::Error::other)?;
+        let mount = table.at(path).filter(|mount| mount.is_nfs()).ok_or_else(not_nfs)?;
+        let share = mount.source.to_str().and_then(|source| source.parse().ok()).ok_or_else(not_nfs)?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?;
+        Ok(Self::new(share, Options::default(), String::new(), path.to_owned(), root))
+    }
+
     /// Whether this is the first call of this function: the moment to look what an earlier process left.
     pub fn first_use(&self) -> bool {
         !self.is_used.swap(true, Ordering::Relaxed)
@@ -87,6 +106,12 @@ impl Export {
     #[must_use]
     pub fn share(&self) -> &Share {
         &self.share
+    }
+
+    /// The options it is mounted with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The NFS version it is mounted with.

@@ -147,7 +147,7 @@ impl Exports {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(&mount_point, flags, Mode::empty()).map_err(|errno| refused(errno.into()))?;
         tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
-        let export = Arc::new(Export::new(key.share.clone(), version, mount_point, root));
+        let export = Arc::new(Export::new(key.share.clone(), key.options.clone(), version, mount_point, root));
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
         Ok(export)
     }

@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
@@ -18,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::staging::Staged;
-use super::trash::trash_name;
+use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::name::RecordKey;
@@ -161,10 +161,10 @@ impl Export {
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn throw_away_snapshot(&self, key: &RecordKey) -> Result<Option<String>, ExportError> {
+    pub fn throw_away_snapshot(&self, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let layout = self.layout()?;
-        let name = trash_name(&format!("s.{key}"));
-        match renameat(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.as_str()) {
+        let name = TrashName::now(Kind::Snapshot, key.clone(), Duration::ZERO);
+        match renameat(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.to_string().as_str()) {
             Ok(()) => Ok(Some(name)),
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("move to the trash", key.to_string(), errno)),
@@ -200,16 +200,16 @@ impl Export {
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn throw_away_archive(&self, path: &SubDir, key: &RecordKey) -> Result<Option<String>, ExportError> {
+    pub fn throw_away_archive(&self, path: &SubDir, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let failed = |errno| self.failed("move to the trash", path.to_string(), errno);
         let Some((folder, file)) = path.as_str().rsplit_once('/') else { return Ok(None) };
-        let name = trash_name(&format!("s.{key}"));
+        let name = TrashName::now(Kind::Snapshot, key.clone(), Duration::ZERO);
         let open = match beneath::open_dir(self.root(), folder) {
             Ok(open) => open,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         };
-        let moved = match renameat(&open, file, &self.layout()?.trash, name.as_str()) {
+        let moved = match renameat(&open, file, &self.layout()?.trash, name.to_string().as_str()) {
             Ok(()) => Some(name),
             Err(Errno::ENOENT) => None,
             Err(errno) => return Err(failed(errno)),

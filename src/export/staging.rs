@@ -12,7 +12,7 @@ use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 
-use super::trash::trash_name;
+use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::{DEFAULT_MODE, descend};
@@ -171,7 +171,7 @@ impl Export {
                 if now.saturating_sub(changed) < retention {
                     continue;
                 }
-                let trashed = trash_name(name.trim_start_matches('.'));
+                let trashed = TrashName::now(Kind::Staged, RecordKey::of(name), Duration::ZERO).to_string();
                 match renameat(folder, name, &layout.trash, trashed.as_str()) {
                     Ok(()) => swept.push(trashed),
                     Err(Errno::ENOENT) => {}
