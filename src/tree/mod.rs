@@ -1,8 +1,11 @@
 //! Whole trees below an export, by directory descriptor only: no symbolic link is followed and no name is trusted.
 
 pub mod attributes;
+pub mod copy;
+pub mod effort;
 pub mod make;
 pub mod remove;
+mod walk;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
