@@ -66,6 +66,19 @@ impl Attributes {
         futimens(&entry, &self.times())
     }
 
+    /// Gives these attributes to a directory that is opened as a place only (`O_PATH`).
+    pub fn set_directory(&self, directory: impl AsFd, has: &Stat) -> Result<()> {
+        let owned = self.new_owner(has);
+        if let Some((uid, gid)) = owned {
+            chownat(&directory, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if self.needs_mode(has, owned.is_some()) {
+            chmodat(&directory, c".", Mode::from_raw_mode(self.mode), AtFlags::empty())?;
+        }
+        // By the descriptor: the new permissions may forbid to look up even this name.
+        utimensat(&directory, c"", &self.times(), AtFlags::EMPTY_PATH)
+    }
+
     /// Gives these attributes to an entry that is not opened: a link (whose permissions nobody asks for), a fifo, a
     /// socket, a device. It is the entry itself that gets them, never what it leads to.
     pub fn set_at(&self, directory: impl AsFd, name: &CStr, has: &Stat) -> Result<()> {

@@ -6,6 +6,7 @@ pub mod copy;
 pub mod effort;
 pub mod make;
 pub mod remove;
+mod walk;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,122 +1,224 @@
-//! Removing a whole tree with two descriptors open, however deep and wide it is.
+//! Removing a whole tree with few descriptors open, however deep and wide it is.
 //!
 //! Every directory below the tree is first moved up beside it, under a name of its own, and then emptied in its turn:
 //! no path grows, no descriptor waits for its children, and what a crash leaves is a few smaller trees in the same
 //! place. Links are removed, never followed, and another file system mounted inside is never entered.
+//!
+//! Workers share the directories, never one directory: the kernel lets only one name of a directory change at a time.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{CStr, OsString};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::Result;
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx};
 
+use super::effort::{Effort, Work, Worker};
+use super::walk::Node;
 use crate::beneath;
 
 /// How often a directory that fills up while it is emptied is emptied again.
 const ROUNDS: u32 = 8;
+/// Room for the names that are read at once.
+const BUFFER: usize = 32 * 1024;
+/// When so many directories wait, few more are moved up at once from each.
+const MANY_WAITING: usize = 4096;
+const FEW: usize = 64;
+
+/// As [`tree_with`], with an effort of its own.
+///
+/// # Errors
+/// As [`tree_with`].
+pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, Errno)> {
+    tree_with(place, name, &Effort::default())
+}
 
 /// Removes `name` and all below it from the directory `place`. Where it is gone already, that is success.
 ///
-/// `place` also takes the directories that were below, as `<name>.<number>`, until they are removed too.
+/// `place` also takes the directories that were below, as `<name>.<number>`, until they are removed too. Those that a
+/// killed run left there are trees for further calls.
 ///
 /// # Errors
-/// The entry that could not be removed, and why; everything that could be removed is.
-pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, Errno)> {
+/// The first entry that could not be removed, as a path from the tree (`.` is the tree itself), and why; everything
+/// that could be removed is.
+pub fn tree_with(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
     // Most volumes are empty when they go: one round trip.
     match unlinkat(&place, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::ENOTDIR) => return remove_file(&place, name),
+        Err(Errno::ENOTDIR) => return remove_file(&place, name).map_err(|errno| (".".into(), errno)),
         Err(_) => {}
     }
-    let mut removal =
-        Removal { place: place.as_fd(), top: name, moved: 0, waiting: vec![name.to_owned()], failed: None };
-    while let Some(next) = removal.waiting.pop() {
-        removal.directory(&next);
-    }
-    removal.failed.map_or(Ok(()), Err)
+    let removal = Removal { place: place.as_fd(), top: name, moved: AtomicU64::new(0), failed: Mutex::new(None) };
+    effort.run(&removal, Tree { number: None, origin: Node::root(()) });
+    removal.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-fn remove_file(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, Errno)> {
+fn remove_file(place: impl AsFd, name: &str) -> Result<()> {
     match unlinkat(place, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err((name.into(), errno)),
+        Err(errno) => Err(errno),
     }
 }
 
 struct Removal<'a> {
     place: BorrowedFd<'a>,
     top: &'a str,
-    moved: u64,
-    waiting: Vec<String>,
-    failed: Option<(OsString, Errno)>,
+    moved: AtomicU64,
+    failed: Mutex<Option<Failure>>,
+}
+
+type Failure = (OsString, Errno);
+
+/// A directory in the place, to be emptied and removed.
+struct Tree {
+    /// What it was moved up as; none for the tree itself.
+    number: Option<u64>,
+    /// Where it was before.
+    origin: Arc<Node<()>>,
+}
+
+/// What is left of a directory's entries.
+enum Left {
+    /// None, or what came meanwhile.
+    Nothing,
+    /// What cannot be removed, the first of it.
+    Entry(Failure),
+    /// Directories, for a later visit.
+    Directories,
+}
+
+impl Work for Removal<'_> {
+    type Task = Tree;
+
+    fn carry_out(&self, tree: Tree, worker: &Worker<'_, '_, Self>) {
+        let name = tree.number.map_or_else(|| self.top.to_owned(), |number| self.name(number));
+        let fail = |errno| self.fail((path(&tree.origin), errno));
+        for _ in 0..ROUNDS {
+            let left = match self.empty(&name, &tree.origin, worker) {
+                Ok(Left::Directories) => return worker.push_last(tree),
+                Ok(Left::Nothing) => None,
+                Ok(Left::Entry(failure)) => Some(failure),
+                // It was no directory when it was moved.
+                Err(Errno::ENOTDIR | Errno::ELOOP) => return remove_file(self.place, &name).unwrap_or_else(fail),
+                Err(errno) => return fail(errno),
+            };
+            match (unlinkat(self.place, name.as_str(), UnlinkatFlags::RemoveDir), left) {
+                (Ok(()) | Err(Errno::ENOENT), _) => return,
+                (Err(_), Some(failure)) => return self.fail(failure),
+                // Something was added meanwhile.
+                (Err(Errno::ENOTEMPTY | Errno::EEXIST), None) => {}
+                (Err(errno), None) => return fail(errno),
+            }
+        }
+        fail(Errno::ENOTEMPTY);
+    }
 }
 
 impl Removal<'_> {
-    fn directory(&mut self, name: &str) {
-        for _ in 0..ROUNDS {
-            if let Err(errno) = self.empty(name) {
-                return self.fail(name.into(), errno);
-            }
-            match unlinkat(self.place, name, UnlinkatFlags::RemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => return,
-                // Something was added meanwhile, or could not be removed.
-                Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.failed.is_none() => {}
-                Err(errno) => return self.fail(name.into(), errno),
-            }
-        }
-        self.fail(name.into(), Errno::ENOTEMPTY);
-    }
-
-    fn empty(&mut self, name: &str) -> Result<()> {
+    /// Removes a directory's entries, and moves the directories among them up.
+    fn empty(&self, name: &str, origin: &Arc<Node<()>>, worker: &Worker<'_, '_, Self>) -> Result<Left> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let directory = match beneath::open(self.place, name, flags, Mode::empty()) {
             Ok(directory) => directory,
-            Err(Errno::ENOENT) => return Ok(()),
+            Err(Errno::ENOENT) => return Ok(Left::Nothing),
             Err(errno) => return Err(errno),
         };
-        let mut entries = Dir::from_fd(directory.try_clone().map_err(|_| Errno::EMFILE)?)?;
+        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let mut failed = None;
+        let mut directories = 0;
+        prepare(&directory, &mut buffer)?;
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
-        for entry in entries.iter() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name.to_bytes() != b"."
-                && name.to_bytes() != b".."
-                && let Err(errno) = self.entry(&directory, name, entry.file_type())
-            {
-                self.fail(OsStr::from_bytes(name.to_bytes()).to_owned(), errno);
+        let mut entries = RawDir::new(&directory, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(from_rustix)?;
+            if is_dots(entry.file_name()) {
+                continue;
+            }
+            match self.entry(&directory, entry.file_name(), entry.file_type()) {
+                Ok(None) => {}
+                Ok(Some(number)) => {
+                    worker
+                        .push([Tree { number: Some(number), origin: origin.below(entry.file_name().to_owned(), ()) }]);
+                    directories += 1;
+                    if directories >= FEW && worker.waiting() >= MANY_WAITING {
+                        return Ok(Left::Directories);
+                    }
+                }
+                Err(errno) => {
+                    failed.get_or_insert_with(|| (origin.path_of(entry.file_name()).into_os_string(), errno));
+                }
             }
         }
-        Ok(())
+        Ok(failed.map_or(Left::Nothing, Left::Entry))
     }
 
-    fn entry(&mut self, parent: &OwnedFd, entry: &CStr, kind: Option<Type>) -> Result<()> {
-        if kind != Some(Type::Directory) {
+    /// Removes an entry; one that may be a directory is moved up, and its number told.
+    fn entry(&self, parent: &OwnedFd, entry: &CStr, kind: FileType) -> Result<Option<u64>> {
+        if kind != FileType::Directory {
             match unlinkat(parent, entry, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+                Ok(()) | Err(Errno::ENOENT) => return Ok(None),
                 // The server did not say the type, or it changed.
                 Err(Errno::EISDIR | Errno::EPERM) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        let moved = format!("{}.{}", self.top, self.moved);
-        self.moved += 1;
-        match renameat(parent, entry, self.place, moved.as_str()) {
-            Ok(()) => self.waiting.push(moved),
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
+        loop {
+            let number = self.moved.fetch_add(1, Ordering::Relaxed);
+            match renameat(parent, entry, self.place, self.name(number).as_str()) {
+                Ok(()) => return Ok(Some(number)),
+                Err(Errno::ENOENT) => return Ok(None),
+                // A killed run left something of this name.
+                Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EISDIR) => {}
+                Err(errno) => return Err(errno),
+            }
         }
-        Ok(())
     }
 
-    fn fail(&mut self, entry: OsString, errno: Errno) {
-        self.failed.get_or_insert((entry, errno));
+    fn name(&self, number: u64) -> String {
+        format!("{}.{number}", self.top)
     }
+
+    fn fail(&self, failure: Failure) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+    }
+}
+
+/// Makes a directory that was just opened cheap to empty: NFS looks every name up before it removes it, unless the
+/// directory was found unchanged since its names were first read.
+fn prepare(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+    let mut entries = RawDir::new(directory, buffer);
+    let mut several = 0;
+    while several < 2 {
+        match entries.next() {
+            Some(entry) => several += u32::from(!is_dots(entry.map_err(from_rustix)?.file_name())),
+            None => break,
+        }
+    }
+    if several > 1 {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(from_rustix)?;
+    }
+    seek(directory, SeekFrom::Start(0)).map(|_| ()).map_err(from_rustix)
+}
+
+fn path(origin: &Node<()>) -> OsString {
+    let path = origin.path().into_os_string();
+    if path.is_empty() { ".".into() } else { path }
+}
+
+fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+fn from_rustix(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
 }
 
 #[cfg(test)]

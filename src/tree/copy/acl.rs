@@ -1,0 +1,67 @@
+//! Access control lists that say no more than the permission bits do.
+//!
+//! A server that has lists shows one for every entry, and nearly all of them only repeat the permissions. To set such a
+//! list is a round trip for nothing, and to compare it with what the copy has is another. So what a new entry with
+//! certain permissions has by itself is remembered, and only other lists are looked at again. What is true of one new
+//! directory is true of all in a copy, since lists that entries would inherit are set when all is in place.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::fgetxattr;
+use rustix::io::{Errno, Result};
+
+use crate::tree::attributes::Xattr;
+
+/// Users' attributes begin so; all others that are kept are lists.
+const USER: &[u8] = b"user.";
+/// There are not many permissions that differ; the bound is for a tree made to differ.
+const MOST: usize = 1024;
+
+/// Permissions of a file or a directory, and the list that goes with them by itself.
+type Plain = (u32, bool, Vec<u8>);
+
+/// The lists that are known to need no setting.
+#[derive(Debug, Default)]
+pub(super) struct PlainLists(Mutex<HashSet<Plain>>);
+
+/// Whether an extended attribute is a list.
+pub(super) fn is_list(xattr: &Xattr) -> bool {
+    !xattr.0.to_bytes().starts_with(USER)
+}
+
+impl PlainLists {
+    /// Whether a new entry with these permissions has this list by itself, as far as is known.
+    pub(super) fn is_plain(&self, mode: u32, is_directory: bool, (_, list): &Xattr) -> bool {
+        self.known().contains(&(mode, is_directory, list.clone()))
+    }
+
+    /// Whether an open `entry` with these permissions lacks this list. One that `is_new` is remembered.
+    pub(super) fn lacks(
+        &self,
+        entry: impl AsFd,
+        mode: u32,
+        is_directory: bool,
+        (name, list): &Xattr,
+        is_new: bool,
+    ) -> Result<bool> {
+        let mut has = Vec::with_capacity(64 * 1024);
+        match fgetxattr(entry, name, rustix::buffer::spare_capacity(&mut has)) {
+            Ok(_) if has == *list => {}
+            Ok(_) | Err(Errno::NODATA) => return Ok(true),
+            // Nothing can be set where there are none.
+            Err(Errno::NOTSUP) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        let mut known = self.known();
+        if is_new && known.len() < MOST {
+            known.insert((mode, is_directory, has));
+        }
+        Ok(false)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<Plain>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

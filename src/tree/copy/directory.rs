@@ -1,0 +1,312 @@
+//! The directories of a copy: what is known of them, and which of them are open.
+//!
+//! A directory keeps its descriptors while tasks for it wait, if it is among the last few that asked to; those that do
+//! not are opened again by their path from the next one above that is open. A tree of any depth and width so needs
+//! only [`KEPT`] pairs of descriptors and one for each worker.
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use nix::fcntl::OFlag;
+use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+use rustix::io::{Errno, Result};
+
+use super::{Copy, failed, is_gone};
+use crate::tree::TreeError;
+use crate::tree::attributes::{Attributes, Xattr, set_xattrs, xattrs};
+use crate::tree::walk::{self, Node};
+
+/// Directories that are kept open: two descriptors each.
+const KEPT: usize = 48;
+/// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
+const LONGEST_PATH: usize = 3800;
+
+/// A directory of the source and its copy.
+pub(super) type Directory = Node<State>;
+
+/// What a directory's tasks share.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Tasks that are not done yet, its own and those of the directories in it.
+    pending: AtomicUsize,
+    open: Mutex<Option<Arc<Open>>>,
+    entered: OnceLock<Box<Entered>>,
+}
+
+/// Its descriptors.
+#[derive(Debug)]
+pub(super) struct Open {
+    /// Readable.
+    pub(super) source: OwnedFd,
+    /// A place only (`O_PATH`).
+    pub(super) target: OwnedFd,
+}
+
+/// What is known once it is made.
+#[derive(Debug)]
+pub(super) struct Entered {
+    source: (u64, u64),
+    target: (u64, u64),
+    /// Made by this run: nothing is in it but what this run puts there.
+    pub(super) is_new: bool,
+    attributes: Attributes,
+    /// Access control lists. They are set last, for what is made in the directory might inherit them.
+    lists: Vec<Xattr>,
+    /// The copy as it was made.
+    pub(super) has: Stat,
+}
+
+impl Entered {
+    pub(super) fn new(
+        source: &Stat,
+        attributes: Attributes,
+        target: impl AsFd,
+        is_new: bool,
+        lists: Vec<Xattr>,
+    ) -> Result<Self> {
+        let has = fstat(target)?;
+        Ok(Self { source: id(source), target: id(&has), is_new, attributes, lists, has })
+    }
+}
+
+fn id(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+impl Default for State {
+    /// With one task: to enter it.
+    fn default() -> Self {
+        Self { pending: AtomicUsize::new(1), open: Mutex::default(), entered: OnceLock::new() }
+    }
+}
+
+impl State {
+    /// Notes that it was made.
+    pub(super) fn enter(&self, entered: Entered) {
+        let _ = self.entered.set(Box::new(entered));
+    }
+
+    /// None if it was not made: it vanished before.
+    pub(super) fn entered(&self) -> Option<&Entered> {
+        self.entered.get().map(Box::as_ref)
+    }
+
+    /// Whether it holds only what this run put there.
+    pub(super) fn is_new(&self) -> bool {
+        self.entered().is_some_and(|entered| entered.is_new)
+    }
+
+    /// Notes further tasks.
+    pub(super) fn expect(&self, tasks: usize) {
+        self.pending.fetch_add(tasks, Ordering::Relaxed);
+    }
+
+    /// Notes that a task is done; whether it was the last.
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn open(&self) -> Option<Arc<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives its descriptors up.
+    pub(super) fn close(&self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// The directories that keep their descriptors, the last one last.
+#[derive(Debug, Default)]
+pub(super) struct Kept(Mutex<VecDeque<Weak<Directory>>>);
+
+impl Kept {
+    /// Lets a directory keep its descriptors; another one gives its up for it.
+    pub(super) fn put(&self, directory: &Arc<Directory>, open: &Arc<Open>) {
+        let mut own = directory.data.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.is_some() {
+            return;
+        }
+        *own = Some(Arc::clone(open));
+        drop(own);
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(Arc::downgrade(directory));
+        let first = if kept.len() > KEPT { kept.pop_front() } else { None };
+        drop(kept);
+        if let Some(first) = first.and_then(|first| first.upgrade()) {
+            first.data.close();
+        }
+    }
+}
+
+/// The two roots.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) root: Arc<Directory>,
+    open: Arc<Open>,
+}
+
+impl Tree {
+    pub(super) fn new(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> std::result::Result<Self, TreeError> {
+        let failed = |what| move |errno| failed(what, PathBuf::from("."), errno);
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        // Of its own: reading moves a descriptor's position, which the caller's may share with others.
+        let source = walk::open(source, ".", flags, 0).map_err(failed("open"))?;
+        let place = walk::open(target, ".", flags, 0).map_err(failed("open the copy of"))?;
+        let stat = fstat(&source).map_err(failed("look at"))?;
+        let xattrs = xattrs(&source).map_err(failed("read the extended attributes of"))?;
+        let is_empty = walk::read(&place, 0, true).map_err(failed("read the copy of"))?.entries.is_empty();
+        let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(super::acl::is_list);
+        set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
+        let entered =
+            Entered::new(&stat, Attributes::of(&stat), &place, is_empty, lists).map_err(failed("enter the copy of"))?;
+        let root = Node::root(State::default());
+        root.data.enter(entered);
+        Ok(Self { root, open: Arc::new(Open { source, target: place }) })
+    }
+
+    /// A directory's descriptors; none if it is gone from the source.
+    pub(super) fn open(
+        &self,
+        directory: &Arc<Directory>,
+        kept: &Kept,
+    ) -> std::result::Result<Option<Arc<Open>>, TreeError> {
+        if let Some(open) = self.is_open(directory) {
+            return Ok(Some(open));
+        }
+        let (from, paths) = self.way_to(directory);
+        let failed = |what, errno| failed(what, directory.path(), errno);
+        let source = match follow(from.source.as_fd(), &paths, OFlag::O_RDONLY) {
+            Ok(source) => source,
+            // It was moved away, and a link or a file put in its place.
+            Err(errno) if is_gone(errno) || matches!(errno, Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(errno) => return Err(failed(super::cannot_open(errno), errno)),
+        };
+        let stat = fstat(&source).map_err(|errno| failed("look at", errno))?;
+        if directory.data.entered().is_some_and(|entered| entered.source != id(&stat)) {
+            return Ok(None);
+        }
+        let target =
+            follow(from.target.as_fd(), &paths, OFlag::O_PATH).map_err(|errno| failed("enter the copy of", errno))?;
+        let open = Arc::new(Open { source, target });
+        kept.put(directory, &open);
+        Ok(Some(open))
+    }
+
+    /// A directory's copy only.
+    pub(super) fn open_target(&self, directory: &Arc<Directory>) -> std::result::Result<Target, TreeError> {
+        if let Some(open) = self.is_open(directory) {
+            return Ok(Target::Open(open));
+        }
+        let (from, paths) = self.way_to(directory);
+        let target = follow(from.target.as_fd(), &paths, OFlag::O_PATH);
+        target.map(Target::Place).map_err(|errno| failed("enter the copy of", directory.path(), errno))
+    }
+
+    fn is_open(&self, directory: &Arc<Directory>) -> Option<Arc<Open>> {
+        if directory.above().is_none() { Some(Arc::clone(&self.open)) } else { directory.data.open() }
+    }
+
+    /// The next directory above that is open, and the way from it in pieces that the kernel takes.
+    fn way_to(&self, directory: &Arc<Directory>) -> (Arc<Open>, Vec<PathBuf>) {
+        let mut names: Vec<&CStr> = Vec::new();
+        let mut at = directory;
+        let from = loop {
+            if let Some(open) = self.is_open(at) {
+                break open;
+            }
+            names.push(at.name());
+            match at.above() {
+                Some(above) => at = above,
+                None => break Arc::clone(&self.open),
+            }
+        };
+        let mut paths: Vec<PathBuf> = Vec::new();
+        for name in names.into_iter().rev() {
+            match paths.last_mut() {
+                Some(path) if path.as_os_str().len() + name.count_bytes() < LONGEST_PATH => {
+                    path.push(walk::as_path(name));
+                }
+                _ => paths.push(walk::as_path(name).to_owned()),
+            }
+        }
+        (from, paths)
+    }
+}
+
+/// Opens the directory that `paths` lead to one after the other.
+fn follow(from: BorrowedFd<'_>, paths: &[PathBuf], flags: OFlag) -> Result<OwnedFd> {
+    let Some((last, before)) = paths.split_last() else { return walk::open(from, ".", flags | OFlag::O_DIRECTORY, 0) };
+    let mut at: Option<OwnedFd> = None;
+    for path in before {
+        at = Some(walk::open(at.as_ref().map_or(from, AsFd::as_fd), path, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?);
+    }
+    walk::open(at.as_ref().map_or(from, AsFd::as_fd), last, flags | OFlag::O_DIRECTORY, 0)
+}
+
+/// Sets the users' extended attributes of a directory that is opened as a place only.
+pub(super) fn set_users(target: impl AsFd, users: &[Xattr]) -> Result<()> {
+    if users.is_empty() { Ok(()) } else { set_xattrs(readable(target)?, users) }
+}
+
+/// Only a directory that is opened for reading gives and takes extended attributes.
+fn readable(target: impl AsFd) -> Result<OwnedFd> {
+    walk::open(target, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, 0)
+}
+
+/// A directory's copy, opened.
+pub(super) enum Target {
+    Open(Arc<Open>),
+    Place(OwnedFd),
+}
+
+impl Target {
+    /// The copy of the directory above, if it is what it was: the way by its path would be long in a deep tree.
+    pub(super) fn above(&self, directory: &Directory) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let above = openat(self.as_fd(), c"..", flags, Mode::empty()).ok()?;
+        let stat = fstat(&above).ok()?;
+        (directory.data.entered()?.target == id(&stat)).then_some(Self::Place(above))
+    }
+}
+
+impl AsFd for Target {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Open(open) => open.target.as_fd(),
+            Self::Place(place) => place.as_fd(),
+        }
+    }
+}
+
+impl Copy<'_> {
+    /// Gives a directory's copy its attributes: nothing in it changes any more.
+    pub(super) fn finish(
+        &self,
+        directory: &Directory,
+        entered: &Entered,
+        target: &Target,
+    ) -> std::result::Result<(), TreeError> {
+        let failed = |what| move |errno| failed(what, directory.path(), errno);
+        let mode = entered.attributes.mode;
+        for list in &entered.lists {
+            if entered.is_new && self.lists.is_plain(mode, true, list) {
+                continue;
+            }
+            let opened = readable(target).map_err(failed("open the copy of"))?;
+            if self
+                .lists
+                .lacks(&opened, mode, true, list, entered.is_new)
+                .map_err(failed("read the access control list of the copy of"))?
+            {
+                set_xattrs(&opened, slice::from_ref(list)).map_err(failed("set the access control list of"))?;
+            }
+        }
+        entered.attributes.set_directory(target, &entered.has).map_err(failed("set the attributes of"))
+    }
+}

@@ -1,0 +1,166 @@
+//! Hard links within a tree, without a list of the files that have several names: there may be millions.
+//!
+//! The first copy of such a file gets one more name, by its inode, in a private folder; the others are links to that.
+//! The folder is made when the first such file is met, and what an earlier run left there still holds.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::fcntl::OFlag;
+use rustix::fs::{AtFlags, Mode, Stat, StatxFlags, linkat, mkdirat, renameat, statat, statx, unlinkat};
+use rustix::io::{Errno, Result};
+
+use super::Spot;
+use crate::tree::effort::Effort;
+use crate::tree::{TreeError, remove, walk};
+
+/// Inodes that may be copied at once, about: those in one part take turns.
+const PARTS: usize = 64;
+
+/// Where the folder of links may be made: a private directory on the target's file system, and the folder's name there.
+#[derive(Clone, Copy, Debug)]
+pub struct Links<'a> {
+    place: BorrowedFd<'a>,
+    name: &'a CStr,
+}
+
+impl<'a> Links<'a> {
+    /// The folder `name` in `place`. It may be there from an earlier try of the same copy, and of no other.
+    #[must_use]
+    pub fn new(place: BorrowedFd<'a>, name: &'a CStr) -> Self {
+        Self { place, name }
+    }
+}
+
+/// What tells a file with several names from all others in the tree, and from those that had or get its inode number.
+#[derive(Debug)]
+pub(super) struct Inode {
+    number: u64,
+    name: CString,
+}
+
+/// Whether an entry was made by linking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It was, now or by an earlier run.
+    Yes,
+    /// There is no copy of its file yet.
+    No,
+    /// Something else has its name.
+    InTheWay,
+}
+
+/// What is known of a file's inode. Its device's number is not in it: a tree is on one file system, which gets
+/// another number whenever it is mounted. In its place there is the time of birth, so that a number that is used
+/// again is another inode; where there is none, the time of the last change and the size.
+pub(super) fn inode(spot: &Spot<'_>, source: impl AsFd, stat: &Stat) -> std::result::Result<Inode, TreeError> {
+    let more = statx(source, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    let more = more.map_err(|errno| spot.failed("look at", errno))?;
+    let name = if more.stx_mask & StatxFlags::BTIME.bits() == 0 {
+        format!("{:x}.m{:x}.{:x}.{:x}", stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, stat.st_size)
+    } else {
+        format!("{:x}.b{:x}.{:x}", stat.st_ino, more.stx_btime.tv_sec, more.stx_btime.tv_nsec)
+    };
+    let name = CString::new(name).map_err(|_| spot.failed("link", Errno::INVAL))?;
+    Ok(Inode { number: stat.st_ino, name })
+}
+
+#[derive(Debug)]
+pub(super) struct Folder<'a> {
+    links: Links<'a>,
+    open: Mutex<Option<Arc<OwnedFd>>>,
+    parts: [Mutex<()>; PARTS],
+    discarded: AtomicU64,
+}
+
+impl<'a> Folder<'a> {
+    pub(super) fn new(links: Links<'a>) -> Self {
+        Self {
+            links,
+            open: Mutex::default(),
+            parts: std::array::from_fn(|_| Mutex::default()),
+            discarded: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits until no other worker copies this file.
+    pub(super) fn turn(&self, inode: &Inode) -> MutexGuard<'_, ()> {
+        let part = usize::try_from(inode.number % PARTS as u64).unwrap_or_default();
+        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Links an entry to the copy of its file.
+    pub(super) fn take(&self, spot: &Spot<'_>, inode: &Inode) -> std::result::Result<Taken, TreeError> {
+        let folder = self.folder().map_err(|errno| spot.failed("make the folder for links of", errno))?;
+        let failed = |errno| spot.failed("link", errno);
+        match linkat(&folder, &inode.name, spot.target(), spot.name, AtFlags::empty()) {
+            Ok(()) => Ok(Taken::Yes),
+            Err(Errno::NOENT) => Ok(Taken::No),
+            // As many names as its file system allows, of which one is here: the rest link to another copy.
+            Err(Errno::MLINK) => unlinkat(&folder, &inode.name, AtFlags::empty()).map(|()| Taken::No).map_err(failed),
+            Err(Errno::EXIST) => {
+                let look = |directory: BorrowedFd<'_>, name: &CStr| {
+                    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
+                };
+                let copy = match look(folder.as_fd(), &inode.name) {
+                    Ok(copy) => copy,
+                    // Some look at the new name first.
+                    Err(Errno::NOENT) => return Ok(Taken::No),
+                    Err(errno) => return Err(failed(errno)),
+                };
+                let has = look(spot.target(), spot.name).map_err(failed)?;
+                Ok(if has == copy { Taken::Yes } else { Taken::InTheWay })
+            }
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Keeps a copy for the other names of its file.
+    pub(super) fn keep(&self, spot: &Spot<'_>, inode: &Inode) -> std::result::Result<(), TreeError> {
+        let failed = |errno| spot.failed("link", errno);
+        let folder = self.folder().map_err(failed)?;
+        match linkat(spot.target(), spot.name, &folder, &inode.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::EXIST | Errno::MLINK) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Takes an earlier copy that is a directory out of the way of an entry that is none, and removes it.
+    pub(super) fn discard(&self, spot: &Spot<'_>) -> std::result::Result<(), TreeError> {
+        let failed = |errno| spot.failed("remove an earlier copy of", errno);
+        let folder = self.folder().map_err(failed)?;
+        loop {
+            let name = format!("old.{}", self.discarded.fetch_add(1, Ordering::Relaxed));
+            match renameat(spot.target(), spot.name, &folder, &name) {
+                Ok(()) => {
+                    return remove::tree_with(&folder, &name, &Effort::new(1)).map_err(|(_, errno)| TreeError {
+                        what: "remove an earlier copy of",
+                        path: spot.directory.path_of(spot.name),
+                        errno,
+                    });
+                }
+                Err(Errno::NOENT) => return Ok(()),
+                // An earlier run's.
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+
+    fn folder(&self) -> Result<Arc<OwnedFd>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(folder) = &*open {
+            return Ok(Arc::clone(folder));
+        }
+        match mkdirat(self.links.place, self.links.name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let folder = Arc::new(walk::open(self.links.place, walk::as_path(self.links.name), flags, 0)?);
+        *open = Some(Arc::clone(&folder));
+        Ok(folder)
+    }
+}
