@@ -1,5 +1,6 @@
 //! Whole trees below an export, by directory descriptor only: no symbolic link is followed and no name is trusted.
 
+pub mod archive;
 pub mod attributes;
 pub mod make;
 pub mod remove;
