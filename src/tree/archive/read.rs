@@ -1,0 +1,341 @@
+//! From an archive to a tree.
+//!
+//! Where an earlier, killed run left part of the tree, this one takes its place: a member that is there already is
+//! removed and made anew, never written through, so that neither a link nor another name of the same file passes the
+//! data on. Directories stay and are filled up. A member's directory is opened beneath the target, component by
+//! component, and a link on the way ends the restore.
+//!
+//! Files get their attributes when their data is on the server. A directory gets its own when the work leaves it, and
+//! again if a later member leads back into it: whatever the order of the members, all have the right times in the end,
+//! and no more is held in memory than the directories from the root to the member at hand.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode as OpenMode;
+use rustix::fs::{
+    AtFlags, FileType, Mode, Stat, fdatasync, fstat, linkat, mkdirat, mknodat, statat, symlinkat, unlinkat,
+};
+
+use super::chain::{self, Chain};
+use super::member::{self, Kind, Member, Name};
+use super::space::Space;
+use super::sparse::Piece;
+use super::stream::Stream;
+use super::{ArchiveError, At as _, CHUNK, Reason};
+use crate::beneath;
+use crate::tree::Progress;
+use crate::tree::attributes::{Attributes, Xattr, set_xattrs};
+
+/// A directory that no member describes.
+const DIRECTORY_MODE: u32 = 0o755;
+/// A directory's owner, who may be the driver, must get into it while it is filled.
+const OWNER: u32 = 0o700;
+/// The permissions that an entry is made with. setuid and setgid come when its owner is right.
+const PERMISSIONS: u32 = 0o777;
+/// So many zeroes, where they are aligned, become a hole: the smallest block of the file systems behind NFS.
+const HOLE: usize = 4096;
+const ZEROES: [u8; HOLE] = [0; HOLE];
+
+/// What an archive may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// Whether it may make device nodes. An archive with one is refused otherwise.
+    pub devices: bool,
+}
+
+/// Unpacks `archive` into the directory `target`, which gets the attributes of the archive's root. Compressed with zstd,
+/// with gzip, or not at all: its first bytes tell.
+///
+/// # Errors
+/// [`ArchiveError`]. What was unpacked until then stays; the same call again begins anew and takes its place.
+pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Progress) -> Result<(), ArchiveError> {
+    let mut stream = Stream::new(archive)?;
+    let target = chain::open(target, b".").at("open", b"")?;
+    let attributes = Attributes::of(&fstat(&target).at("read", b"")?);
+    let chain = Chain::new(&target, Wanted { attributes, xattrs: Vec::new() }).at("open", b"")?;
+    let mut restore = Restore { chain, space: Space::new(target)?, limits, buffer: vec![0; CHUNK] };
+    while let Some(member) = member::next(&mut stream)? {
+        let bytes = restore.member(&mut stream, member)?;
+        progress.add(1, bytes);
+    }
+    restore.leave_to(0)?;
+    restore.finish_directory()
+}
+
+struct Restore {
+    chain: Chain<Wanted>,
+    space: Space,
+    limits: Limits,
+    buffer: Vec<u8>,
+}
+
+/// What a directory gets when the work leaves it: what its member says, or what it had when the work came.
+struct Wanted {
+    attributes: Attributes,
+    xattrs: Vec<Xattr>,
+}
+
+impl Restore {
+    /// Makes a member; gives the bytes in it.
+    fn member(&mut self, stream: &mut Stream<'_>, member: Member) -> Result<u64, ArchiveError> {
+        let Member { name, kind, attributes, xattrs } = member;
+        let Some((parent, own)) = name.split() else {
+            self.leave_to(0)?;
+            *self.chain.state() = Wanted { attributes, xattrs };
+            return Ok(0);
+        };
+        self.go_to(parent, &name)?;
+        self.space.entry()?;
+        match kind {
+            Kind::Directory => self.directory(&name, own, Wanted { attributes, xattrs }).map(|()| 0),
+            Kind::File { size, pieces } => self.file(stream, &name, own, size, &pieces, &attributes, &xattrs),
+            Kind::Link(to) => self.link(&name, own, &to).map(|()| 0),
+            Kind::Symlink(to) => {
+                let here = self.chain.here().at("open the directory of", name.bytes())?;
+                replacing(here, own, || symlinkat(&to, here, own)).at("make the symbolic link", name.bytes())?;
+                finish(here, own, &attributes).at("set the attributes of", name.bytes()).map(|()| 0)
+            }
+            Kind::Fifo => self.node(&name, own, FileType::Fifo, (0, 0), &attributes).map(|()| 0),
+            Kind::Socket => self.node(&name, own, FileType::Socket, (0, 0), &attributes).map(|()| 0),
+            Kind::CharacterDevice(major, minor) => {
+                self.device(&name, own, FileType::CharacterDevice, (major, minor), &attributes).map(|()| 0)
+            }
+            Kind::BlockDevice(major, minor) => {
+                self.device(&name, own, FileType::BlockDevice, (major, minor), &attributes).map(|()| 0)
+            }
+        }
+    }
+
+    /// Goes to a member's directory, and makes what is missing on the way.
+    fn go_to(&mut self, directory: &[u8], member: &Name) -> Result<(), ArchiveError> {
+        let names = || directory.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let common = self.chain.names().zip(names()).take_while(|(here, there)| here == there).count();
+        self.leave_to(common)?;
+        for name in names().skip(common) {
+            let here = self.chain.here().at("open the directory of", member.bytes())?;
+            let opened = match chain::open(here, name) {
+                Err(Errno::ENOENT) => {
+                    self.space.entry()?;
+                    mkdirat(here, name, Mode::from_raw_mode(DIRECTORY_MODE))
+                        .at("make the directory of", member.bytes())?;
+                    chain::open(here, name)
+                }
+                opened => opened,
+            };
+            let opened = match opened {
+                Err(Errno::ELOOP | Errno::ENOTDIR) => {
+                    return Err(ArchiveError::hostile(member.bytes(), "lies behind a link or a file"));
+                }
+                opened => opened.at("open the directory of", member.bytes())?,
+            };
+            let attributes = Attributes::of(&fstat(&opened).at("read the directory of", member.bytes())?);
+            self.chain.enter(name, opened, Wanted { attributes, xattrs: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// Leaves directories until so many are left below the root.
+    fn leave_to(&mut self, depth: usize) -> Result<(), ArchiveError> {
+        while self.chain.depth() > depth {
+            self.finish_directory()?;
+            self.chain.leave();
+        }
+        Ok(())
+    }
+
+    fn finish_directory(&mut self) -> Result<(), ArchiveError> {
+        let path = self.chain.path().to_vec();
+        let xattrs = std::mem::take(&mut self.chain.state().xattrs);
+        let attributes = self.chain.state().attributes;
+        let directory = self.chain.here().at("open", &path)?;
+        set_xattrs(directory, &xattrs).at("set the extended attributes of", &path)?;
+        let has = fstat(directory).at("read", &path)?;
+        attributes.set(directory, &has).at("set the attributes of", &path)
+    }
+
+    fn directory(&mut self, name: &Name, own: &[u8], wanted: Wanted) -> Result<(), ArchiveError> {
+        let here = self.chain.here().at("open the directory of", name.bytes())?;
+        let mode = Mode::from_raw_mode(wanted.attributes.mode & PERMISSIONS | OWNER);
+        let make = || match mkdirat(here, own, mode).map_err(Reason::errno) {
+            Ok(()) | Err(Errno::EEXIST) => chain::open(here, own),
+            Err(errno) => Err(errno),
+        };
+        let directory = match make() {
+            // Something else is in its place.
+            Err(Errno::ELOOP | Errno::ENOTDIR) => remove(here, own).and_then(|()| make()),
+            result => result,
+        };
+        let directory = directory.at("make the directory", name.bytes())?;
+        self.chain.enter(own, directory, wanted);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "they are the member's parts")]
+    fn file(
+        &mut self,
+        stream: &mut Stream<'_>,
+        name: &Name,
+        own: &[u8],
+        size: u64,
+        pieces: &[Piece],
+        attributes: &Attributes,
+        xattrs: &[Xattr],
+    ) -> Result<u64, ArchiveError> {
+        self.space.ask(pieces.iter().map(|piece| piece.length).sum())?;
+        let here = self.chain.here().at("open the directory of", name.bytes())?;
+        let mode = OpenMode::from_bits_truncate(attributes.mode & PERMISSIONS);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        let make = || beneath::open(here, OsStr::from_bytes(own), flags, mode);
+        let file = File::from(replacing(here, own, make).at("make", name.bytes())?);
+        set_xattrs(&file, xattrs).at("set the extended attributes of", name.bytes())?;
+        let has = fstat(&file).at("read", name.bytes())?;
+        let mut end = 0;
+        for piece in pieces {
+            end = self.piece(stream, name, &file, *piece)?.max(end);
+        }
+        member::skip_filling(stream, pieces)?;
+        if end < size {
+            file.set_len(size).at("set the size of", name.bytes())?;
+        }
+        if size > 0 {
+            // What the server has no room for, or cannot write, is told here and nowhere later.
+            fdatasync(&file).at("write", name.bytes())?;
+        }
+        attributes.set(&file, &has).at("set the attributes of", name.bytes())?;
+        Ok(size)
+    }
+
+    /// Writes a piece of a file, without its zeroes. Gives where the file ends now.
+    fn piece(&mut self, stream: &mut Stream<'_>, name: &Name, file: &File, piece: Piece) -> Result<u64, ArchiveError> {
+        let mut end = 0;
+        let mut at = piece.offset;
+        let mut left = piece.length;
+        while left > 0 {
+            // Whole chunks begin at multiples of their size, so that holes are found at those of a block.
+            let room = CHUNK as u64 - at % CHUNK as u64;
+            let length = left.min(room);
+            let Some(chunk) = usize::try_from(length).ok().and_then(|length| self.buffer.get_mut(..length)) else {
+                break;
+            };
+            stream.fill(chunk)?;
+            for (offset, data) in data(at, chunk) {
+                self.space.bytes(data.len() as u64)?;
+                file.write_all_at(data, offset).at("write", name.bytes())?;
+                end = offset + data.len() as u64;
+            }
+            at += length;
+            left -= length;
+        }
+        Ok(end)
+    }
+
+    fn link(&mut self, name: &Name, own: &[u8], to: &Name) -> Result<(), ArchiveError> {
+        let fail = |reason| Err(ArchiveError::hostile(name.bytes(), reason));
+        let Some((parent, target)) = to.split() else { return fail("is a hard link to the whole volume") };
+        if to == name {
+            return fail("is a hard link to itself");
+        }
+        let place = match self.chain.open(parent) {
+            Err(Errno::ELOOP | Errno::ENOTDIR) => return fail("is a hard link to a name behind a link or a file"),
+            Err(Errno::ENOENT) => return fail("is a hard link to a name that no earlier member has"),
+            place => place.at("open the target of", name.bytes())?,
+        };
+        let here = self.chain.here().at("open the directory of", name.bytes())?;
+        // Without AT_SYMLINK_FOLLOW: one more name of a symbolic link is just that.
+        match replacing(here, own, || linkat(&place, target, here, own, AtFlags::empty())) {
+            Err(Errno::ENOENT) => fail("is a hard link to a name that no earlier member has"),
+            Err(Errno::EPERM) if is_directory(&place, target) => fail("is a hard link to a directory"),
+            made => made.at("make the hard link", name.bytes()),
+        }
+    }
+
+    fn device(
+        &mut self,
+        name: &Name,
+        own: &[u8],
+        kind: FileType,
+        number: (u32, u32),
+        attributes: &Attributes,
+    ) -> Result<(), ArchiveError> {
+        if !self.limits.devices {
+            return Err(ArchiveError::unsupported(name.bytes(), "a device node, which this archive may not make"));
+        }
+        self.node(name, own, kind, number, attributes)
+    }
+
+    fn node(
+        &mut self,
+        name: &Name,
+        own: &[u8],
+        kind: FileType,
+        (major, minor): (u32, u32),
+        attributes: &Attributes,
+    ) -> Result<(), ArchiveError> {
+        let here = self.chain.here().at("open the directory of", name.bytes())?;
+        let mode = Mode::from_raw_mode(attributes.mode & PERMISSIONS);
+        let number = rustix::fs::makedev(major, minor);
+        replacing(here, own, || mknodat(here, own, kind, mode, number)).at("make the special file", name.bytes())?;
+        finish(here, own, attributes).at("set the attributes of", name.bytes())
+    }
+}
+
+/// The data of a chunk at its places in the file: everything but the aligned blocks that are all zeroes.
+fn data(at: u64, chunk: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let is_hole = move |begin: usize| {
+        let aligned = (at + begin as u64).is_multiple_of(HOLE as u64);
+        aligned && chunk.get(begin..begin + HOLE) == Some(&ZEROES)
+    };
+    // Up to the next multiple of a block.
+    let step = move |begin: usize| {
+        let step = HOLE as u64 - (at + begin as u64) % HOLE as u64;
+        (begin + usize::try_from(step).unwrap_or(HOLE)).min(chunk.len())
+    };
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        while next < chunk.len() && is_hole(next) {
+            next = step(next);
+        }
+        let begin = next;
+        while next < chunk.len() && !is_hole(next) {
+            next = step(next);
+        }
+        (begin < next).then(|| (at + begin as u64, &chunk[begin..next]))
+    })
+}
+
+/// Makes an entry; what has its name already is removed first, if it is no directory with something in it.
+fn replacing<T, E: Reason>(directory: BorrowedFd<'_>, name: &[u8], make: impl Fn() -> Result<T, E>) -> nix::Result<T> {
+    match make().map_err(Reason::errno) {
+        Err(Errno::EEXIST | Errno::ELOOP) => {
+            remove(directory, name)?;
+            make().map_err(Reason::errno)
+        }
+        result => result,
+    }
+}
+
+fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> nix::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()).map_err(Reason::errno) {
+        Err(Errno::EISDIR | Errno::EPERM) => unlinkat(directory, name, AtFlags::REMOVEDIR).map_err(Reason::errno),
+        removed => removed,
+    }
+}
+
+/// Gives an entry that is not opened its attributes.
+fn finish(directory: BorrowedFd<'_>, name: &[u8], attributes: &Attributes) -> rustix::io::Result<()> {
+    let has: Stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let name = std::ffi::CString::new(name).map_err(|_| rustix::io::Errno::INVAL)?;
+    attributes.set_at(directory, &name, &has)
+}
+
+fn is_directory(directory: &OwnedFd, name: &[u8]) -> bool {
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}

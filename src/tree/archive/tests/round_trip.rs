@@ -1,0 +1,320 @@
+//! What goes into our own archive comes out of it.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown, lchown, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use rustix::fs::{FileType, Mode, XattrFlags, fsetxattr, mkdirat, mknodat};
+
+use super::*;
+use crate::beneath;
+
+/// A folder with a tree in it, and an empty place to unpack to.
+fn places() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (tree, target) = (folder.path().join("tree"), folder.path().join("target"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&target).unwrap();
+    (folder, tree, target)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn node(path: &Path, kind: FileType, device: (u32, u32)) {
+    mknodat(CWD, path, kind, Mode::from_raw_mode(0o640), rustix::fs::makedev(device.0, device.1)).unwrap();
+}
+
+/// A tree with everything that can be in one.
+fn make_all_kinds(tree: &Path) {
+    fs::create_dir_all(tree.join("a/b/empty")).unwrap();
+    fs::write(tree.join("a/file"), "content").unwrap();
+    fs::write(tree.join("a/b/none"), "").unwrap();
+    fs::write(tree.join("a/b/suid"), "#!").unwrap();
+    chown(tree.join("a/b/suid"), Some(3_000_000), Some(4_294_967_294)).unwrap();
+    set_mode(&tree.join("a/b/suid"), 0o6711);
+    set_mode(&tree.join("a/b"), 0o3770);
+    set_mode(&tree.join("a/b/empty"), 0o000);
+    set_mode(&tree.join("a/file"), 0o400);
+    symlink("../file", tree.join("a/b/link")).unwrap();
+    symlink("/".repeat(300), tree.join("long link")).unwrap();
+    lchown(tree.join("long link"), Some(7), Some(8)).unwrap();
+    fs::hard_link(tree.join("a/file"), tree.join("z")).unwrap();
+    fs::hard_link(tree.join("a/file"), tree.join("a/b/again")).unwrap();
+    fs::hard_link(tree.join("long link"), tree.join("a/long link too")).unwrap();
+    node(&tree.join("fifo"), FileType::Fifo, (0, 0));
+    node(&tree.join("socket"), FileType::Socket, (0, 0));
+    node(&tree.join("null"), FileType::CharacterDevice, (1, 3));
+    node(&tree.join("disk"), FileType::BlockDevice, (4095, 1_048_575));
+    fs::hard_link(tree.join("fifo"), tree.join("fifo too")).unwrap();
+    let long = tree.join("l".repeat(150)).join("n".repeat(150));
+    fs::create_dir_all(&long).unwrap();
+    fs::write(long.join("o".repeat(255)), "far").unwrap();
+    fs::hard_link(long.join("o".repeat(255)), tree.join("near")).unwrap();
+    fs::create_dir(long.join("p".repeat(255))).unwrap();
+    for name in [&b"\xff\xfe"[..], b"new\nline", b"back\\slash", "\u{fc}ml\u{e4}ut".as_bytes(), b" ", b"-", b"100=a"] {
+        fs::write(tree.join(std::ffi::OsStr::from_bytes(name)), name).unwrap();
+    }
+    fs::write(tree.join("h".repeat(100)), "as long as the field").unwrap();
+    let sparse = File::create(tree.join("sparse")).unwrap();
+    sparse.set_len(100 << 20).unwrap();
+    sparse.write_all_at(b"in the middle", 50 << 20).unwrap();
+    sparse.write_all_at(b"later", (70 << 20) + 1000).unwrap();
+    File::create(tree.join("hole")).unwrap().set_len((10 << 20) + 1).unwrap();
+    fs::write(tree.join("zeroes"), [vec![1; 5000], vec![0; 300_000], vec![2; 5000]].concat()).unwrap();
+    fs::write(tree.join("large"), (0..700_001_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    for path in ["a/file", "a/b", ""] {
+        let entry = File::open(tree.join(path)).unwrap();
+        fsetxattr(entry.as_fd(), "user.binary", b"\0\n=\xff", XattrFlags::empty()).unwrap();
+        fsetxattr(entry.as_fd(), "user.empty", b"", XattrFlags::empty()).unwrap();
+    }
+    chown(tree, Some(1000), Some(1001)).unwrap();
+    set_mode(tree, 0o2751);
+    for (index, path) in (1..).zip(entries(tree).0.into_keys().rev()) {
+        set_times(&tree.join(path), (1_600_000_000 + index, 987_654_321), (1_500_000_000 + index, 123_456_789 + index));
+    }
+    set_times(&tree.join("zeroes"), (-5, 999_999_999), (-1, 1));
+    set_times(&tree.join("near"), (0, 0), (1 << 33, 500_000_000));
+}
+
+#[test]
+fn a_tree_with_all_kinds_of_entries_comes_back_as_it_was() {
+    let (_folder, tree, target) = places();
+    make_all_kinds(&tree);
+    let before = entries(&tree);
+    let archive = archive(&tree);
+    unpack(&archive, &target).unwrap();
+    assert_equal(&before, &target);
+}
+
+#[test]
+fn a_second_run_takes_the_place_of_what_a_killed_one_left() {
+    let (folder, tree, target) = places();
+    make_all_kinds(&tree);
+    let before = entries(&tree);
+    let archive = archive(&tree);
+    let plain = zstd::decode_all(archive.as_slice()).unwrap();
+    for part in 1..8 {
+        unpack(&plain[..plain.len() / 8 * part], &target).unwrap_err();
+    }
+    unpack(&archive, &target).unwrap();
+    // What stands in the way is replaced, and what it leads to is left alone.
+    let outside = folder.path().join("outside");
+    fs::write(&outside, "mine").unwrap();
+    fs::remove_file(target.join("large")).unwrap();
+    symlink(&outside, target.join("large")).unwrap();
+    fs::remove_file(target.join("zeroes")).unwrap();
+    fs::hard_link(&outside, target.join("zeroes")).unwrap();
+    fs::remove_file(target.join("hole")).unwrap();
+    fs::create_dir(target.join("hole")).unwrap();
+    fs::remove_dir(target.join("a/b/empty")).unwrap();
+    symlink(folder.path(), target.join("a/b/empty")).unwrap();
+    unpack(&archive, &target).unwrap();
+    assert_equal(&before, &target);
+    assert_eq!(fs::read(&outside).unwrap(), b"mine");
+}
+
+#[test]
+fn an_archive_without_its_end_is_never_a_success() {
+    let (_folder, tree, _) = places();
+    fs::create_dir(tree.join("directory")).unwrap();
+    fs::write(tree.join("directory").join("n".repeat(200)), "content").unwrap();
+    fs::write(tree.join("other"), (0..999_u16).flat_map(u16::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    File::create(tree.join("hole")).unwrap().set_len(100_000).unwrap();
+    symlink("other", tree.join("link")).unwrap();
+    node(&tree.join("fifo"), FileType::Fifo, (0, 0));
+    let archive = archive(&tree);
+    let plain = zstd::decode_all(archive.as_slice()).unwrap();
+    let fails = |archive: &[u8]| {
+        let target = tempfile::tempdir().unwrap();
+        unpack(archive, target.path()).unwrap_err()
+    };
+    let target = tempfile::tempdir().unwrap();
+    unpack(&plain, target.path()).unwrap();
+    for length in (0..plain.len()).step_by(BLOCK) {
+        let error = fails(&plain[..length]);
+        assert!(matches!(error, ArchiveError::Truncated), "{length} of {}: {error}", plain.len());
+    }
+    for compressed in [archive, gzip(&plain)] {
+        for length in 0..compressed.len() {
+            let error = fails(&compressed[..length]);
+            assert!(matches!(error, ArchiveError::Truncated), "{length} of {}: {error}", compressed.len());
+        }
+    }
+}
+
+#[test]
+fn an_archive_that_was_changed_is_noticed() {
+    let (_folder, tree, target) = places();
+    fs::write(tree.join("file"), (0..50_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    let archive = archive(&tree);
+    let plain = zstd::decode_all(archive.as_slice()).unwrap();
+    for mut changed in [archive, gzip(&plain)] {
+        let middle = changed.len() / 2;
+        changed[middle] ^= 1;
+        unpack(&changed, &target).unwrap_err();
+    }
+    let followed = [&plain[..], b"more"].concat();
+    assert!(matches!(unpack(&followed, &target), Err(ArchiveError::Damaged { .. })));
+}
+
+#[test]
+fn a_tree_far_deeper_than_a_path_may_be_long_comes_back() {
+    const DEPTH: usize = 3000;
+    let (folder, tree, target) = places();
+    let mut at = directory(&tree);
+    for level in 0..DEPTH {
+        mkdirat(&at, "directory", Mode::from_raw_mode(0o700)).unwrap();
+        // Names on both sides of the directory, so that each is read on after the work comes back to it.
+        for name in ["a", "z"] {
+            mkdirat(&at, format!("{name}{level}").as_str(), Mode::from_raw_mode(0o700)).unwrap();
+        }
+        at = beneath::open_dir(&at, "directory").unwrap();
+        let time = Timespec { tv_sec: i64::try_from(level).unwrap(), tv_nsec: 5 };
+        utimensat(&at, ".", &Timestamps { last_access: time, last_modification: time }, AtFlags::empty()).unwrap();
+    }
+    let archive = archive(&tree);
+    unpack(&archive, &target).unwrap();
+    let (mut at, mut original) = (directory(&target), directory(&tree));
+    for level in 0..DEPTH {
+        let mut names = beneath::names(&at).unwrap();
+        names.sort();
+        assert_eq!(names, [format!("a{level}"), "directory".into(), format!("z{level}")].map(std::ffi::OsString::from));
+        at = beneath::open_dir(&at, "directory").unwrap();
+        original = beneath::open_dir(&original, "directory").unwrap();
+        let (stat, wanted) = (rustix::fs::fstat(&at).unwrap(), rustix::fs::fstat(&original).unwrap());
+        assert_eq!((stat.st_mtime, stat.st_mtime_nsec), (wanted.st_mtime, wanted.st_mtime_nsec));
+    }
+    assert!(beneath::names(&at).unwrap().is_empty());
+    // A path this long is nothing that std could remove.
+    for place in ["tree", "target"] {
+        crate::tree::remove::tree(directory(folder.path()), place).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_with_many_names_comes_back() {
+    let (_folder, tree, target) = places();
+    for number in 0..20_000 {
+        File::create(tree.join(format!("file-{number}"))).unwrap();
+    }
+    let archive = archive(&tree);
+    let progress = Progress::default();
+    read(archive.as_slice(), directory(&target), Limits::default(), &progress).unwrap();
+    assert_eq!(progress.files(), 20_001);
+    assert_eq!(entries(&tree).0.into_keys().collect::<Vec<_>>(), entries(&target).0.into_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn what_changes_and_vanishes_meanwhile_leaves_an_archive_that_can_be_read() {
+    let (_folder, tree, target) = places();
+    for number in 0..100 {
+        fs::write(tree.join(format!("stays-{number}")), "content").unwrap();
+    }
+    let done = AtomicBool::new(false);
+    let archive = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0_usize.. {
+                let path = tree.join(format!("comes-{}", round % 5));
+                match round % 4 {
+                    0 => drop(fs::create_dir(&path)),
+                    1 => drop(fs::remove_dir(&path)),
+                    2 => drop(fs::write(&path, vec![7; round % 100_000])),
+                    _ => drop(fs::remove_file(&path)),
+                }
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let archives: Vec<_> = (0..20).map(|_| archive(&tree)).collect();
+        done.store(true, Ordering::Relaxed);
+        archives
+    });
+    for archive in archive {
+        unpack(&archive, &target).unwrap();
+        for number in 0..100 {
+            assert_eq!(fs::read(target.join(format!("stays-{number}"))).unwrap(), b"content");
+        }
+        fs::remove_dir_all(&target).unwrap();
+        fs::create_dir(&target).unwrap();
+    }
+}
+
+/// Takes what is written, and changes a file in the middle of it.
+struct Changing<'a>(Vec<u8>, usize, Box<dyn Fn() + 'a>);
+
+impl Write for Changing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        if self.0.len() > self.1 {
+            (self.2)();
+            self.1 = usize::MAX;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_file_is_archived_with_the_size_that_it_had_at_first() {
+    let (_folder, tree, target) = places();
+    let path = tree.join("file");
+    let noise: Vec<u8> =
+        std::iter::successors(Some(1_u64), |state| Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1))
+            .map(|state| state.to_be_bytes()[0])
+            .take(60 << 20)
+            .collect();
+    let size = noise.len() as u64;
+    for new_size in [5 << 20, size + (5 << 20)] {
+        fs::write(&path, &noise).unwrap();
+        let change = || File::options().write(true).open(&path).unwrap().set_len(new_size).unwrap();
+        let mut output = Changing(Vec::new(), 1 << 20, Box::new(change));
+        write(directory(&tree), &mut output, &Progress::default()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), new_size);
+        unpack(&output.0, &target).unwrap();
+        let read = fs::read(target.join("file")).unwrap();
+        assert_eq!(read.len(), noise.len());
+        let kept = read.iter().zip(&noise).take_while(|(read, written)| read == written).count();
+        assert!(kept >= 5 << 20 && read[kept..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn an_output_that_is_full_is_an_error() {
+    let (_folder, tree, _) = places();
+    fs::write(tree.join("file"), "content").unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    match write(directory(&tree), full, &Progress::default()) {
+        Err(ArchiveError::Tree(error)) => assert_eq!(error.errno, nix::errno::Errno::ENOSPC),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn a_file_of_any_pattern_of_data_and_zeroes_comes_back(
+        parts in proptest::collection::vec((any::<bool>(), any::<bool>(), 0_usize..20_000), 0..20),
+    ) {
+        let (_folder, tree, target) = places();
+        let file = File::create(tree.join("file")).unwrap();
+        let mut end = 0;
+        for (is_data, is_hole, length) in parts {
+            if is_data || !is_hole {
+                file.write_all_at(&vec![u8::from(is_data); length], end).unwrap();
+            }
+            end += length as u64;
+        }
+        file.set_len(end).unwrap();
+        let before = entries(&tree);
+        let archive = archive(&tree);
+        unpack(&archive, &target).unwrap();
+        assert_equal(&before, &target);
+    }
+}
