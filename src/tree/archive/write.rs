@@ -8,7 +8,7 @@
 //! The tree may change meanwhile. What vanishes before its turn, or becomes something else just then, is left out. A
 //! file is archived with the size that it had when it was opened: cut if it grows, filled up with zeroes if it shrinks.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,7 +57,7 @@ pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Resu
     encoder.set_parameter(CParameter::JobSize(SHARE)).at(WRITE, b"")?;
     let mut archive = Archive {
         output: BufWriter::with_capacity(CHUNK, encoder),
-        links: HashMap::new(),
+        links: BTreeMap::new(),
         buffer: vec![0; CHUNK],
         progress,
     };
@@ -145,7 +145,7 @@ fn read_names(directory: impl AsFd, buffer: &mut Vec<u8>) -> rustix::io::Result<
 
 struct Archive<'a, W: Write> {
     output: BufWriter<zstd::Encoder<'static, Counted<W>>>,
-    links: HashMap<(u64, u64), Linked>,
+    links: BTreeMap<(u64, u64), Linked>,
     buffer: Vec<u8>,
     progress: &'a Progress,
 }
