@@ -3,9 +3,10 @@
 //! What a header may be preceded by: GNU tar's long names (`L`, `K`), pax records for one member (`x`) and for all that
 //! follow (`g`, passed over: nobody writes them for a volume). Each is bounded, and held once for a member.
 
+use std::borrow::Cow;
 use std::ffi::CString;
 
-use rustix::fs::Timespec;
+use rustix::fs::{FileType, Timespec};
 use tar::{EntryType, Header};
 
 use super::sparse::{self, Piece};
@@ -38,10 +39,8 @@ pub(super) enum Kind {
     /// One more name of an earlier member.
     Link(Name),
     Symlink(CString),
-    Fifo,
-    Socket,
-    CharacterDevice(u32, u32),
-    BlockDevice(u32, u32),
+    /// A fifo, a socket, or a device with its two numbers.
+    Special(FileType, (u32, u32)),
 }
 
 /// A name below the root: neither absolute nor climbing, without empty components; empty for the root itself.
@@ -164,8 +163,8 @@ fn member(stream: &mut Stream<'_>, header: &Header, size: u64, extensions: Exten
     let raw = records.sparse.name.take().or(records.path.take()).or(long_name);
     let raw = raw.unwrap_or_else(|| header.path_bytes().into_owned());
     let name = Name::parse(&raw)?;
-    let link = records.link.take().or(long_link).or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned));
-    let link = link.unwrap_or_default();
+    let link = records.link.take().or(long_link);
+    let link = link.or_else(|| header.link_name_bytes().map(Cow::into_owned)).unwrap_or_default();
     let attributes = attributes(header, &records)?;
     let xattrs = std::mem::take(&mut records.xattrs);
     let size = records.size.unwrap_or(size);
@@ -173,7 +172,7 @@ fn member(stream: &mut Stream<'_>, header: &Header, size: u64, extensions: Exten
         EntryType::Directory => Kind::Directory,
         // Before tar had a type for directories, a slash said it, and some still write it so.
         EntryType::Regular if raw.ends_with(b"/") && size == 0 => Kind::Directory,
-        EntryType::Regular if records.is_socket => Kind::Socket,
+        EntryType::Regular if records.is_socket => Kind::Special(FileType::Socket, (0, 0)),
         EntryType::Regular | EntryType::Continuous => file(stream, &raw, size, records.sparse)?,
         EntryType::GNUSparse => old_sparse_file(stream, header, size)?,
         EntryType::Link => Kind::Link(Name::parse(&link).map_err(|_| {
@@ -183,9 +182,9 @@ fn member(stream: &mut Stream<'_>, header: &Header, size: u64, extensions: Exten
             Ok(target) if !target.is_empty() => target,
             _ => return Err(ArchiveError::hostile(&raw, "is a symbolic link to no name")),
         }),
-        EntryType::Fifo => Kind::Fifo,
-        EntryType::Char => device(header).map(|(major, minor)| Kind::CharacterDevice(major, minor))?,
-        EntryType::Block => device(header).map(|(major, minor)| Kind::BlockDevice(major, minor))?,
+        EntryType::Fifo => Kind::Special(FileType::Fifo, (0, 0)),
+        EntryType::Char => Kind::Special(FileType::CharacterDevice, device(header)?),
+        EntryType::Block => Kind::Special(FileType::BlockDevice, device(header)?),
         _ => return Err(ArchiveError::unsupported(&raw, "of a type that only some tars know")),
     };
     if name.bytes().is_empty() && !matches!(kind, Kind::Directory) {

@@ -9,7 +9,7 @@
 //! again if a later member leads back into it: whatever the order of the members, all have the right times in the end,
 //! and no more is held in memory than the directories from the root to the member at hand.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,9 +19,7 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode as OpenMode;
-use rustix::fs::{
-    AtFlags, FileType, Mode, Stat, fdatasync, fstat, linkat, mkdirat, mknodat, statat, symlinkat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, fdatasync, fstat, linkat, mkdirat, mknodat, statat, symlinkat, unlinkat};
 
 use super::chain::{self, Chain};
 use super::member::{self, Kind, Member, Name};
@@ -39,6 +37,11 @@ const DIRECTORY_MODE: u32 = 0o755;
 const OWNER: u32 = 0o700;
 /// The permissions that an entry is made with. setuid and setgid come when its owner is right.
 const PERMISSIONS: u32 = 0o777;
+/// What the extended attributes of a directory and those above it take at most, in bytes: they wait in memory until the
+/// directories are left.
+const MOST_WAITING: usize = 16 * 1024 * 1024;
+/// What an extended attribute takes besides its name and its value, in bytes, about.
+const XATTR_OVERHEAD: usize = 64;
 /// So many zeroes, where they are aligned, become a hole: the smallest block of the file systems behind NFS.
 const HOLE: usize = 4096;
 const ZEROES: [u8; HOLE] = [0; HOLE];
@@ -60,9 +63,9 @@ pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Pr
     let target = chain::open(target, b".").at("open", b"")?;
     let attributes = Attributes::of(&fstat(&target).at("read", b"")?);
     let chain = Chain::new(&target, Wanted { attributes, xattrs: Vec::new() }).at("open", b"")?;
-    let mut restore = Restore { chain, space: Space::new(target)?, limits, buffer: vec![0; CHUNK] };
+    let mut restore = Restore { chain, space: Space::new(target)?, limits, waiting: 0, buffer: vec![0; CHUNK] };
     while let Some(member) = member::next(&mut stream)? {
-        let bytes = restore.member(&mut stream, member)?;
+        let bytes = restore.member(&mut stream, &member)?;
         progress.add(1, bytes);
     }
     restore.leave_to(0)?;
@@ -73,6 +76,8 @@ struct Restore {
     chain: Chain<Wanted>,
     space: Space,
     limits: Limits,
+    /// What the extended attributes of the directories in the chain take, in bytes.
+    waiting: usize,
     buffer: Vec<u8>,
 }
 
@@ -84,33 +89,32 @@ struct Wanted {
 
 impl Restore {
     /// Makes a member; gives the bytes in it.
-    fn member(&mut self, stream: &mut Stream<'_>, member: Member) -> Result<u64, ArchiveError> {
-        let Member { name, kind, attributes, xattrs } = member;
-        let Some((parent, own)) = name.split() else {
+    fn member(&mut self, stream: &mut Stream<'_>, member: &Member) -> Result<u64, ArchiveError> {
+        let Some((parent, own)) = member.name.split() else {
             self.leave_to(0)?;
-            *self.chain.state() = Wanted { attributes, xattrs };
+            self.waiting = 0;
+            *self.chain.state() = self.wanted_by(member)?;
             return Ok(0);
         };
-        self.go_to(parent, &name)?;
+        self.go_to(parent, &member.name)?;
         self.space.entry()?;
-        match kind {
-            Kind::Directory => self.directory(&name, own, Wanted { attributes, xattrs }).map(|()| 0),
-            Kind::File { size, pieces } => self.file(stream, &name, own, size, &pieces, &attributes, &xattrs),
-            Kind::Link(to) => self.link(&name, own, &to).map(|()| 0),
-            Kind::Symlink(to) => {
-                let here = self.chain.here().at("open the directory of", name.bytes())?;
-                replacing(here, own, || symlinkat(&to, here, own)).at("make the symbolic link", name.bytes())?;
-                finish(here, own, &attributes).at("set the attributes of", name.bytes()).map(|()| 0)
-            }
-            Kind::Fifo => self.node(&name, own, FileType::Fifo, (0, 0), &attributes).map(|()| 0),
-            Kind::Socket => self.node(&name, own, FileType::Socket, (0, 0), &attributes).map(|()| 0),
-            Kind::CharacterDevice(major, minor) => {
-                self.device(&name, own, FileType::CharacterDevice, (major, minor), &attributes).map(|()| 0)
-            }
-            Kind::BlockDevice(major, minor) => {
-                self.device(&name, own, FileType::BlockDevice, (major, minor), &attributes).map(|()| 0)
-            }
+        match &member.kind {
+            Kind::Directory => self.directory(member, own)?,
+            Kind::File { size, pieces } => return self.file(stream, member, own, *size, pieces),
+            Kind::Link(to) => self.link(&member.name, own, to)?,
+            Kind::Symlink(to) => self.symlink(member, own, to)?,
+            Kind::Special(kind, device) => self.special(member, own, *kind, *device)?,
         }
+        Ok(0)
+    }
+
+    fn wanted_by(&mut self, member: &Member) -> Result<Wanted, ArchiveError> {
+        self.waiting += size_of_xattrs(&member.xattrs);
+        if self.waiting > MOST_WAITING {
+            let kind = "a directory with more extended attributes, in those above it too, than can be held";
+            return Err(ArchiveError::unsupported(member.name.bytes(), kind));
+        }
+        Ok(Wanted { attributes: member.attributes, xattrs: member.xattrs.clone() })
     }
 
     /// Goes to a member's directory, and makes what is missing on the way.
@@ -153,6 +157,7 @@ impl Restore {
     fn finish_directory(&mut self) -> Result<(), ArchiveError> {
         let path = self.chain.path().to_vec();
         let xattrs = std::mem::take(&mut self.chain.state().xattrs);
+        self.waiting = self.waiting.saturating_sub(size_of_xattrs(&xattrs));
         let attributes = self.chain.state().attributes;
         let directory = self.chain.here().at("open", &path)?;
         set_xattrs(directory, &xattrs).at("set the extended attributes of", &path)?;
@@ -160,9 +165,11 @@ impl Restore {
         attributes.set(directory, &has).at("set the attributes of", &path)
     }
 
-    fn directory(&mut self, name: &Name, own: &[u8], wanted: Wanted) -> Result<(), ArchiveError> {
-        let here = self.chain.here().at("open the directory of", name.bytes())?;
-        let mode = Mode::from_raw_mode(wanted.attributes.mode & PERMISSIONS | OWNER);
+    fn directory(&mut self, member: &Member, own: &[u8]) -> Result<(), ArchiveError> {
+        let name = member.name.bytes();
+        let wanted = self.wanted_by(member)?;
+        let here = self.chain.here().at("open the directory of", name)?;
+        let mode = Mode::from_raw_mode(member.attributes.mode & PERMISSIONS | OWNER);
         let make = || match mkdirat(here, own, mode).map_err(Reason::errno) {
             Ok(()) | Err(Errno::EEXIST) => chain::open(here, own),
             Err(errno) => Err(errno),
@@ -172,48 +179,47 @@ impl Restore {
             Err(Errno::ELOOP | Errno::ENOTDIR) => remove(here, own).and_then(|()| make()),
             result => result,
         };
-        let directory = directory.at("make the directory", name.bytes())?;
+        let directory = directory.at("make the directory", name)?;
         self.chain.enter(own, directory, wanted);
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "they are the member's parts")]
     fn file(
         &mut self,
         stream: &mut Stream<'_>,
-        name: &Name,
+        member: &Member,
         own: &[u8],
         size: u64,
         pieces: &[Piece],
-        attributes: &Attributes,
-        xattrs: &[Xattr],
     ) -> Result<u64, ArchiveError> {
+        let name = member.name.bytes();
         self.space.ask(pieces.iter().map(|piece| piece.length).sum())?;
-        let here = self.chain.here().at("open the directory of", name.bytes())?;
-        let mode = OpenMode::from_bits_truncate(attributes.mode & PERMISSIONS);
+        let here = self.chain.here().at("open the directory of", name)?;
+        let mode = OpenMode::from_bits_truncate(member.attributes.mode & PERMISSIONS);
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
-        let make = || beneath::open(here, OsStr::from_bytes(own), flags, mode);
-        let file = File::from(replacing(here, own, make).at("make", name.bytes())?);
-        set_xattrs(&file, xattrs).at("set the extended attributes of", name.bytes())?;
-        let has = fstat(&file).at("read", name.bytes())?;
+        let file = replacing(here, own, || beneath::open(here, OsStr::from_bytes(own), flags, mode));
+        let file = File::from(file.at("make", name)?);
+        set_xattrs(&file, &member.xattrs).at("set the extended attributes of", name)?;
+        // Before the data: afterwards the server would have to be asked again.
+        let has = fstat(&file).at("read", name)?;
         let mut end = 0;
         for piece in pieces {
             end = self.piece(stream, name, &file, *piece)?.max(end);
         }
         member::skip_filling(stream, pieces)?;
         if end < size {
-            file.set_len(size).at("set the size of", name.bytes())?;
+            file.set_len(size).at("set the size of", name)?;
         }
         if size > 0 {
             // What the server has no room for, or cannot write, is told here and nowhere later.
-            fdatasync(&file).at("write", name.bytes())?;
+            fdatasync(&file).at("write", name)?;
         }
-        attributes.set(&file, &has).at("set the attributes of", name.bytes())?;
+        member.attributes.set(&file, &has).at("set the attributes of", name)?;
         Ok(size)
     }
 
     /// Writes a piece of a file, without its zeroes. Gives where the file ends now.
-    fn piece(&mut self, stream: &mut Stream<'_>, name: &Name, file: &File, piece: Piece) -> Result<u64, ArchiveError> {
+    fn piece(&mut self, stream: &mut Stream<'_>, name: &[u8], file: &File, piece: Piece) -> Result<u64, ArchiveError> {
         let mut end = 0;
         let mut at = piece.offset;
         let mut left = piece.length;
@@ -227,7 +233,7 @@ impl Restore {
             stream.fill(chunk)?;
             for (offset, data) in data(at, chunk) {
                 self.space.bytes(data.len() as u64)?;
-                file.write_all_at(data, offset).at("write", name.bytes())?;
+                file.write_all_at(data, offset).at("write", name)?;
                 end = offset + data.len() as u64;
             }
             at += length;
@@ -256,34 +262,34 @@ impl Restore {
         }
     }
 
-    fn device(
-        &mut self,
-        name: &Name,
-        own: &[u8],
-        kind: FileType,
-        number: (u32, u32),
-        attributes: &Attributes,
-    ) -> Result<(), ArchiveError> {
-        if !self.limits.devices {
-            return Err(ArchiveError::unsupported(name.bytes(), "a device node, which this archive may not make"));
-        }
-        self.node(name, own, kind, number, attributes)
+    fn symlink(&mut self, member: &Member, own: &[u8], to: &CStr) -> Result<(), ArchiveError> {
+        let name = member.name.bytes();
+        let here = self.chain.here().at("open the directory of", name)?;
+        replacing(here, own, || symlinkat(to, here, own)).at("make the symbolic link", name)?;
+        finish(here, own, &member.attributes).at("set the attributes of", name)
     }
 
-    fn node(
+    fn special(
         &mut self,
-        name: &Name,
+        member: &Member,
         own: &[u8],
         kind: FileType,
         (major, minor): (u32, u32),
-        attributes: &Attributes,
     ) -> Result<(), ArchiveError> {
-        let here = self.chain.here().at("open the directory of", name.bytes())?;
-        let mode = Mode::from_raw_mode(attributes.mode & PERMISSIONS);
+        let name = member.name.bytes();
+        if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) && !self.limits.devices {
+            return Err(ArchiveError::unsupported(name, "a device node, which this archive may not make"));
+        }
+        let here = self.chain.here().at("open the directory of", name)?;
+        let mode = Mode::from_raw_mode(member.attributes.mode & PERMISSIONS);
         let number = rustix::fs::makedev(major, minor);
-        replacing(here, own, || mknodat(here, own, kind, mode, number)).at("make the special file", name.bytes())?;
-        finish(here, own, attributes).at("set the attributes of", name.bytes())
+        replacing(here, own, || mknodat(here, own, kind, mode, number)).at("make the special file", name)?;
+        finish(here, own, &member.attributes).at("set the attributes of", name)
     }
+}
+
+fn size_of_xattrs(xattrs: &[Xattr]) -> usize {
+    xattrs.iter().map(|(name, value)| name.as_bytes().len() + value.len() + XATTR_OVERHEAD).sum()
 }
 
 /// The data of a chunk at its places in the file: everything but the aligned blocks that are all zeroes.
@@ -330,8 +336,8 @@ fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> nix::Result<()> {
 
 /// Gives an entry that is not opened its attributes.
 fn finish(directory: BorrowedFd<'_>, name: &[u8], attributes: &Attributes) -> rustix::io::Result<()> {
-    let has: Stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    let name = std::ffi::CString::new(name).map_err(|_| rustix::io::Errno::INVAL)?;
+    let has = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let name = CString::new(name).map_err(|_| rustix::io::Errno::INVAL)?;
     attributes.set_at(directory, &name, &has)
 }
 

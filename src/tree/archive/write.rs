@@ -8,7 +8,7 @@
 //! The tree may change meanwhile. What vanishes before its turn, or becomes something else just then, is left out. A
 //! file is archived with the size that it had when it was opened: cut if it grows, filled up with zeroes if it shrinks.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +19,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Stat, fstat, readlinkat, statat};
 use tar::{EntryType, Header};
+use zstd::zstd_safe::CParameter;
 
 use super::chain::Chain;
 use super::sparse::{self, Piece};
@@ -28,8 +29,10 @@ use crate::tree::Progress;
 use crate::tree::attributes::{Attributes, Xattr, xattrs};
 
 const LEVEL: i32 = 3;
-/// Threads that compress. Each holds a few megabytes.
-const WORKERS: u32 = 1;
+/// Threads that compress, beside the one that reads.
+const WORKERS: u32 = 2;
+/// What each of them takes at a time, in bytes: a few times as much is held for it.
+const SHARE: u32 = 2 * 1024 * 1024;
 /// How much of a directory is read at a time, in bytes.
 const NAMES: usize = 32 * 1024;
 /// What a header's field for a name holds, in bytes.
@@ -51,9 +54,10 @@ pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Resu
     let mut encoder = zstd::Encoder::new(Counted { inner: output, bytes: 0 }, LEVEL).at(WRITE, b"")?;
     encoder.include_checksum(true).at(WRITE, b"")?;
     encoder.multithread(WORKERS).at(WRITE, b"")?;
+    encoder.set_parameter(CParameter::JobSize(SHARE)).at(WRITE, b"")?;
     let mut archive = Archive {
         output: BufWriter::with_capacity(CHUNK, encoder),
-        links: HashMap::new(),
+        links: BTreeMap::new(),
         buffer: vec![0; CHUNK],
         progress,
     };
@@ -141,7 +145,7 @@ fn read_names(directory: impl AsFd, buffer: &mut Vec<u8>) -> rustix::io::Result<
 
 struct Archive<'a, W: Write> {
     output: BufWriter<zstd::Encoder<'static, Counted<W>>>,
-    links: HashMap<(u64, u64), Linked>,
+    links: BTreeMap<(u64, u64), Linked>,
     buffer: Vec<u8>,
     progress: &'a Progress,
 }

@@ -176,6 +176,17 @@ fn headers_of_gigabytes_are_not_read() {
 }
 
 #[test]
+fn the_attributes_of_directories_within_each_other_do_not_fill_the_memory() {
+    let value = vec![b'x'; 3 << 20];
+    let mut archive = Tar::default();
+    for depth in 1..10 {
+        archive = archive.pax(&[(b"SCHILY.xattr.user.a", &value)]).directory(&"d/".repeat(depth));
+    }
+    let error = Places::new().unpack(&archive.end()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Unsupported { .. }), "{error:?}");
+}
+
+#[test]
 fn a_window_of_gigabytes_is_not_held() {
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(27).unwrap();
