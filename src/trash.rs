@@ -176,11 +176,11 @@ fn purge(export: &Export, volume: Option<&str>) -> Result<(), TrashError> {
     if left == 0 { Ok(()) } else { Err(TrashError::Left { left }) }
 }
 
-/// A duration in its largest whole unit.
+/// A duration in the largest unit of which it has some.
 fn rough(duration: Duration) -> String {
     let seconds = duration.as_secs();
     for (unit, size) in [("d", 86400), ("h", 3600), ("m", 60)] {
-        if seconds >= 2 * size {
+        if seconds >= 4 * size {
             return format!("{}{unit}", seconds / size);
         }
     }
@@ -193,7 +193,9 @@ mod tests {
 
     #[test]
     fn durations_are_told_in_their_largest_unit() {
-        for (seconds, text) in [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (259_200, "3d")] {
+        for (seconds, text) in
+            [(0, "0s"), (239, "239s"), (240, "4m"), (14_399, "239m"), (259_200, "72h"), (345_600, "4d")]
+        {
             assert_eq!(rough(Duration::from_secs(seconds)), text);
         }
     }

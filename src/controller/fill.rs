@@ -19,8 +19,9 @@ use crate::export::snapshots::Data;
 use crate::export::staging::{Staged, StagingName};
 use crate::export::{Export, ExportError};
 use crate::mount::options::Options;
+use crate::tree::archive::{self, Limits};
 use crate::tree::copy::{self, Links};
-use crate::tree::{Progress, archive, make};
+use crate::tree::{Progress, make};
 use crate::volume::content::Source;
 use crate::volume::id::VolumeId;
 
@@ -160,7 +161,8 @@ impl Material {
         match self.data {
             Data::Tree(directory) => copy_tree(export, &directory, staged, name, progress, &self.name)?,
             Data::Archive(file) => {
-                archive::read(file, staged, progress).map_err(|error| export.archive_failed(&self.name, error))?
+                archive::read(file, staged, Limits { devices: true }, progress)
+                    .map_err(|error| export.archive_failed(&self.name, error))?;
             }
         }
         Ok(())
@@ -176,8 +178,10 @@ pub(super) fn copy_tree(
     progress: &Progress,
     what: &str,
 ) -> Result<(), ExportError> {
-    let links = Links::new(export.staging()?, name.links());
-    copy::tree(source, target, &links, export.effort(), progress).map_err(|error| export.tree_failed(&what, &error))
+    let folder = name.links();
+    let links = Links::new(export.staging()?, &folder);
+    copy::tree(source, target, links, export.effort(), progress).map_err(|error| export.tree_failed(&what, &error))?;
+    export.discard_links(name)
 }
 
 /// A volume's directory and its size in bytes (0: unknown); none if there is no such volume.

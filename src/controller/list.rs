@@ -87,6 +87,7 @@ impl Controller {
         };
         let most = if most == 0 { usize::MAX } else { most };
         let mut page = Page::default();
+        let mut end = None;
         for share in self.shares() {
             let name = share.to_string();
             let after = match &token {
@@ -96,10 +97,11 @@ impl Controller {
             };
             let room = most - page.volumes.len();
             let work = move |export: &Export| list(export, after.as_ref(), room);
-            let ((volumes, last), _) = self.on(&share, &Options::default(), work).await?;
-            page.volumes.extend(volumes);
-            if let Some(key) = last {
-                page.next = Some(Token { share: name, key }.format());
+            let (part, _) = self.on(&share, &Options::default(), work).await?;
+            page.volumes.extend(part.found);
+            end = part.last.map(|key| Token { share: name, key }).or(end);
+            if part.is_cut {
+                page.next = end.as_ref().map(Token::format);
                 break;
             }
         }
@@ -107,12 +109,17 @@ impl Controller {
     }
 }
 
-/// At most `room` volumes behind a key; with the last one's key if there are more.
-fn list(
-    export: &Export,
-    after: Option<&RecordKey>,
-    room: usize,
-) -> Result<(Vec<Found>, Option<RecordKey>), ExportError> {
+/// What one share has of a page.
+pub(super) struct Part<T> {
+    pub(super) found: Vec<T>,
+    /// The key of the last that was looked at.
+    pub(super) last: Option<RecordKey>,
+    /// Whether there is more on this share.
+    pub(super) is_cut: bool,
+}
+
+/// At most `room` volumes behind a key.
+fn list(export: &Export, after: Option<&RecordKey>, room: usize) -> Result<Part<Found>, ExportError> {
     rest(export.record_keys()?, after, room, |key| match export.record(key)? {
         Some(record) => describe(export, &record).map(Some),
         // Deleted since the keys were read.
@@ -120,13 +127,13 @@ fn list(
     })
 }
 
-/// At most `room` of what keys name, behind one of them; with the last one's key if there are more.
+/// At most `room` of what keys name, behind one of them.
 pub(super) fn rest<T>(
     keys: Vec<RecordKey>,
     after: Option<&RecordKey>,
     room: usize,
     mut read: impl FnMut(&RecordKey) -> Result<Option<T>, ExportError>,
-) -> Result<(Vec<T>, Option<RecordKey>), ExportError> {
+) -> Result<Part<T>, ExportError> {
     let mut rest = keys.into_iter().filter(|key| after.is_none_or(|after| key > after)).peekable();
     let mut found = Vec::new();
     let mut last = None;
@@ -135,9 +142,7 @@ pub(super) fn rest<T>(
         found.extend(read(&key)?);
         last = Some(key);
     }
-    // A page that is full and not the last says where it ended.
-    let more = rest.peek().is_some();
-    Ok((found, last.filter(|_| more)))
+    Ok(Part { found, last, is_cut: rest.peek().is_some() })
 }
 
 fn get(export: &Export, id: &VolumeId) -> Result<Found, GetError> {

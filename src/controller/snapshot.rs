@@ -194,8 +194,14 @@ impl Taking {
             SnapshotFormat::Archive => {
                 let file = export.snapshot_archive(staged)?;
                 archive::write(directory, &file, &self.progress)
-                    .and_then(|_| file.sync_data().map_err(Into::into))
-                    .map_err(|error| export.archive_failed(&what, error))
+                    .map_err(|error| export.archive_failed(&what, error))?;
+                file.sync_data().map_err(|error| {
+                    export.failed(
+                        "write the archive of",
+                        what,
+                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+                    )
+                })
             }
         }
     }

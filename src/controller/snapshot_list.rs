@@ -1,7 +1,7 @@
 //! ListSnapshots and GetSnapshot: what the manifests say.
 
 use super::Controller;
-use super::list::{Token, rest};
+use super::list::{Part, Token, rest};
 use super::snapshot::{Snapshot, SnapshotError};
 use crate::export::snapshots::{Data, Manifest};
 use crate::export::{Export, ExportError};
@@ -64,6 +64,7 @@ impl Controller {
         };
         let most = if most == 0 { usize::MAX } else { most };
         let mut page = SnapshotPage::default();
+        let mut end = None;
         for share in self.shares() {
             let name = share.to_string();
             let after = match &token {
@@ -74,10 +75,11 @@ impl Controller {
             let room = most - page.snapshots.len();
             let volume = filter.volume.clone();
             let work = move |export: &Export| list(export, after.as_ref(), volume.as_deref(), room);
-            let ((snapshots, last), _) = self.on(&share, options, work).await?;
-            page.snapshots.extend(snapshots);
-            if let Some(key) = last {
-                page.next = Some(Token { share: name, key }.format());
+            let (part, _) = self.on(&share, options, work).await?;
+            page.snapshots.extend(part.found);
+            end = part.last.map(|key| Token { share: name, key }).or(end);
+            if part.is_cut {
+                page.next = end.as_ref().map(Token::format);
                 break;
             }
         }
@@ -85,13 +87,13 @@ impl Controller {
     }
 }
 
-/// At most `room` snapshots behind a key; with the last one's key if there are more.
+/// At most `room` snapshots behind a key.
 fn list(
     export: &Export,
     after: Option<&RecordKey>,
     volume: Option<&str>,
     room: usize,
-) -> Result<(Vec<Snapshot>, Option<RecordKey>), ExportError> {
+) -> Result<Part<Snapshot>, ExportError> {
     rest(export.snapshot_keys()?, after, room, |key| {
         let manifest = export.snapshot(key)?;
         let wanted = manifest.filter(|manifest| volume.is_none_or(|volume| volume == manifest.source_volume));

@@ -13,7 +13,6 @@ pub mod snapshots;
 pub mod staging;
 pub mod trash;
 
-use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +40,6 @@ const CALLS: usize = 16;
 const BACKGROUND_CALLS: usize = 2;
 /// Whole trees that are copied at once on one export; the others wait for their turn.
 const TREES: usize = 4;
-/// Entries of trees that are worked on at once on one export, over all trees.
-const WORKERS: NonZero<usize> = NonZero::new(16).unwrap();
 /// Locks that keep operations on one directory apart; two directories seldom share one.
 const STRIPES: usize = 256;
 
@@ -76,7 +73,7 @@ impl Export {
             calls: Arc::new(Semaphore::new(CALLS)),
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             trees: Arc::new(Semaphore::new(TREES)),
-            effort: Effort::new(WORKERS),
+            effort: Effort::default(),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),

@@ -4,6 +4,7 @@
 //! goes on there, and another request never does. What nobody asks for again goes into the trash after a while; work
 //! that is under way says so by a new time of change now and then.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +17,7 @@ use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::{DEFAULT_MODE, descend};
+use crate::tree::remove;
 use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
@@ -38,8 +40,9 @@ impl StagingName {
 
     /// The folder that keeps second names of hard links meanwhile.
     #[must_use]
-    pub fn links(&self) -> String {
-        format!("{}.links", self.0)
+    pub fn links(&self) -> CString {
+        // A name of letters, digits and dots has no NUL.
+        CString::new(format!("{}.links", self.0)).unwrap_or_default()
     }
 }
 
@@ -103,6 +106,16 @@ impl Export {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(self.failed("touch", &*name.0, errno)),
         }
+    }
+
+    /// Removes the folder of second names of hard links, if there is one.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn discard_links(&self, name: &StagingName) -> Result<(), ExportError> {
+        let folder = format!("{}.links", name.0);
+        remove::tree_with(self.staging()?, &folder, self.effort())
+            .map_err(|(_, errno)| self.failed("remove from staging", folder.as_str(), errno))
     }
 
     /// Renames what was made to a volume's directory. Nothing but an empty directory may be there.

@@ -149,7 +149,12 @@ impl ToStatus for ExportError {
 
 impl ToStatus for ArchiveError {
     fn code(&self) -> Code {
-        Code::Internal
+        match self {
+            Self::Tree(error) => code_of_errno(error.errno),
+            Self::Hostile { .. } | Self::Unsupported { .. } => Code::FailedPrecondition,
+            Self::Truncated | Self::Damaged { .. } => Code::DataLoss,
+            Self::TooBig { .. } | Self::TooMany { .. } => Code::ResourceExhausted,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #
 #   nfsd                       starts it
 #   export_more NAME OPTIONS   exports /run/exports/NAME, a tmpfs, with other options
+#   export_disk NAME OPTION... exports /run/exports/NAME, a disk made by mkfs.xfs with options
 #   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
 mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
 touch /var/lib/nfs/{etab,rmtab,state,export-lock}
@@ -27,10 +28,21 @@ export_more() {
 	exportfs -o "$2,insecure,no_subtree_check,fsid=$next_fsid" "*:/run/exports/$1"
 }
 
+# export_disk NAME OPTIONS...: the same with an XFS file system made with these options (1 GiB, sparse, in memory).
+export_disk() {
+	name=$1; shift
+	both "/run/exports/$name"
+	truncate -s 1G "/run/$name.img"
+	mkfs.xfs -q "$@" "/run/$name.img"
+	mount -o loop,noatime "/run/$name.img" "/run/nfsroot/run/exports/$name"
+	mount --bind "/run/nfsroot/run/exports/$name" "/run/exports/$name"
+	exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/run/exports/$name"
+}
+
 both /run/export
 truncate -s "${EXPORT_SIZE:-1G}" /run/export.img
 mkfs.xfs -q -m reflink=1 /run/export.img
-mount -o loop /run/export.img /run/nfsroot/run/export
+mount -o loop,noatime /run/export.img /run/nfsroot/run/export
 mount --bind /run/nfsroot/run/export /run/export
 # nfsd: starts serving. Servers of servers.sh are started before: this guest's port mapper, which is reached by a path,
 # would take their registrations for this one's.

@@ -7,6 +7,7 @@
 mod kit;
 
 mod bad_input;
+mod cloning;
 mod crashes;
 mod creating;
 mod deleting;
@@ -15,3 +16,7 @@ mod process;
 mod publishing;
 mod reaching;
 mod servers;
+mod snapshots;
+mod trash;
+mod tree_crashes;
+mod trees;

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_capability::{AccessMode, AccessType, MountVolume};
+use nfs_csi::proto::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use nfs_csi::proto::{
-    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+    DeleteVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume,
+    VolumeCapability, VolumeContentSource,
 };
 
 use super::server::{SERVER, SHARE};
@@ -82,4 +84,35 @@ pub fn stats(volume: &Volume, path: &Path) -> NodeGetVolumeStatsRequest {
 /// A volume that an administrator wrote down by hand: a static PersistentVolume.
 pub fn by_hand(id: &str, more: &[(&str, &str)]) -> Volume {
     Volume { volume_id: id.into(), volume_context: parameters(more), ..Volume::default() }
+}
+
+/// A volume with the data of another, or of a snapshot.
+pub fn create_from(name: &str, source: Type, more: &[(&str, &str)]) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
+        ..create(name, more)
+    }
+}
+
+/// The volume of this id, to be cloned.
+pub fn of_volume(id: &str) -> Type {
+    Type::Volume(VolumeSource { volume_id: id.into() })
+}
+
+/// The snapshot of this id, to be restored.
+pub fn of_snapshot(id: &str) -> Type {
+    Type::Snapshot(SnapshotSource { snapshot_id: id.into() })
+}
+
+pub fn snapshot(name: &str, volume: &str, more: &[(&str, &str)]) -> CreateSnapshotRequest {
+    CreateSnapshotRequest {
+        name: name.into(),
+        source_volume_id: volume.into(),
+        parameters: more.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        ..CreateSnapshotRequest::default()
+    }
+}
+
+pub fn delete_snapshot(id: &str) -> DeleteSnapshotRequest {
+    DeleteSnapshotRequest { snapshot_id: id.into(), ..DeleteSnapshotRequest::default() }
 }
