@@ -268,4 +268,95 @@ mod tests {
         tree(place(folder.path()), "link").unwrap();
         assert!(std::fs::symlink_metadata(folder.path().join("link")).is_err());
     }
+
+    fn names(path: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// A file that cannot be removed until it is dropped.
+    struct Immutable(std::fs::File);
+
+    impl Immutable {
+        fn make(path: &Path) -> Self {
+            let file = std::fs::File::create(path).unwrap();
+            rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::IMMUTABLE).unwrap();
+            Self(file)
+        }
+    }
+
+    impl Drop for Immutable {
+        fn drop(&mut self) {
+            rustix::fs::ioctl_setflags(&self.0, rustix::fs::IFlags::empty()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_told_with_its_path_and_all_else_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..200 {
+            std::fs::create_dir_all(folder.path().join(format!("t/a/b/{number}"))).unwrap();
+            std::fs::write(folder.path().join(format!("t/a/b/{number}/file")), "x").unwrap();
+        }
+        let immutable = Immutable::make(&folder.path().join("t/a/b/7/kept"));
+        let failed = tree_with(place(folder.path()), "t", &Effort::new(4)).unwrap_err();
+        assert_eq!(failed, ("a/b/7/kept".into(), Errno::EPERM));
+        let left = names(folder.path());
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!(names(&folder.path().join(&left[0])), ["kept"]);
+        drop(immutable);
+        tree(place(folder.path()), &left[0]).unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_is_in_no_ones_way() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["t.0/full", "t.1", "t/a/b", "t/c"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        std::fs::write(folder.path().join("t.2"), "x").unwrap();
+        tree(place(folder.path()), "t").unwrap();
+        // An empty one is replaced by what takes its name.
+        assert_eq!(names(folder.path()), ["t.0", "t.2"]);
+        for name in ["t.0", "t.2"] {
+            tree(place(folder.path()), name).unwrap();
+        }
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn more_directories_than_may_wait_go_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..2 * MANY_WAITING {
+            std::fs::create_dir_all(folder.path().join(format!("t/{number}"))).unwrap();
+        }
+        tree_with(place(folder.path()), "t", &Effort::new(2)).unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn a_directory_that_fills_up_meanwhile_goes_when_that_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        std::fs::create_dir(&path).unwrap();
+        for number in 0..5000 {
+            std::fs::write(path.join(format!("old {number}")), "").unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..200 {
+                    if std::fs::write(path.join(format!("new {number}")), "").is_err() {
+                        break;
+                    }
+                }
+            });
+            let ended = tree(place(folder.path()), "t");
+            assert!(matches!(&ended, Ok(()) | Err((_, Errno::ENOTEMPTY))), "{ended:?}");
+        });
+        tree(place(folder.path()), "t").unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
 }

@@ -16,7 +16,7 @@ use crate::tree::Progress;
 const PIECE: u64 = 16 * 1024 * 1024;
 /// What is read and written at once.
 const BUFFER: u64 = 256 * 1024;
-/// A file of this size is read and written with fewer round trips than the server needs to copy it.
+/// In a file of this size it costs fewer round trips to read it than to ask where its holes are.
 const SMALL: u64 = 64 * 1024;
 /// So many zeroes in one place are a hole.
 const BLOCK: usize = 4096;
@@ -118,7 +118,6 @@ enum Reached {
 impl Content<'_> {
     fn copy(&self, size: u64, is_sparse: bool) -> Result<Copied> {
         let reached = match is_sparse {
-            false if size <= SMALL => self.read_and_write(0, size, false)?,
             false => self.range(0, size)?,
             true if size <= SMALL => self.read_and_write(0, size, true)?,
             true => self.between_holes(size)?,

@@ -51,26 +51,19 @@ pub(super) struct Open {
 #[derive(Debug)]
 pub(super) struct Entered {
     source: (u64, u64),
-    target: (u64, u64),
     /// Made by this run: nothing is in it but what this run puts there.
-    pub(super) is_new: bool,
+    is_new: bool,
     attributes: Attributes,
     /// Access control lists. They are set last, for what is made in the directory might inherit them.
     lists: Vec<Xattr>,
     /// The copy as it was made.
-    pub(super) has: Stat,
+    has: Stat,
 }
 
 impl Entered {
-    pub(super) fn new(
-        source: &Stat,
-        attributes: Attributes,
-        target: impl AsFd,
-        is_new: bool,
-        lists: Vec<Xattr>,
-    ) -> Result<Self> {
-        let has = fstat(target)?;
-        Ok(Self { source: id(source), target: id(&has), is_new, attributes, lists, has })
+    /// `has` is the copy as it was made.
+    pub(super) fn new(source: &Stat, attributes: Attributes, has: Stat, is_new: bool, lists: Vec<Xattr>) -> Self {
+        Self { source: id(source), is_new, attributes, lists, has }
     }
 }
 
@@ -163,8 +156,8 @@ impl Tree {
         let is_empty = walk::read(&place, 0, true).map_err(failed("read the copy of"))?.entries.is_empty();
         let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(super::acl::is_list);
         set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
-        let entered =
-            Entered::new(&stat, Attributes::of(&stat), &place, is_empty, lists).map_err(failed("enter the copy of"))?;
+        let has = fstat(&place).map_err(failed("enter the copy of"))?;
+        let entered = Entered::new(&stat, Attributes::of(&stat), has, is_empty, lists);
         let root = Node::root(State::default());
         root.data.enter(entered);
         Ok(Self { root, open: Arc::new(Open { source, target: place }) })
@@ -266,12 +259,13 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The copy of the directory above, if it is what it was: the way by its path would be long in a deep tree.
-    pub(super) fn above(&self, directory: &Directory) -> Option<Self> {
+    /// The copy of the directory above, if it is the one that was entered: by its path the way would be long in a deep
+    /// tree.
+    pub(super) fn above(&self, entered: &Entered) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let above = openat(self.as_fd(), c"..", flags, Mode::empty()).ok()?;
         let stat = fstat(&above).ok()?;
-        (directory.data.entered()?.target == id(&stat)).then_some(Self::Place(above))
+        (id(&entered.has) == id(&stat)).then_some(Self::Place(above))
     }
 }
 

@@ -15,16 +15,16 @@ mod entry;
 mod links;
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, FileType, StatxFlags, chmodat, fstat, mkdirat, statx};
+use rustix::fs::{AtFlags, FileType, Mode, Stat, StatxFlags, chmodat, fstat, mkdirat, statx};
 use rustix::io::Errno;
 
 use self::acl::PlainLists;
 use self::data::Ways;
-use self::directory::{Directory, Entered, Kept, Open, Tree};
+use self::directory::{Directory, Entered, Kept, Open, Target, Tree};
 pub use self::links::Links;
 use super::attributes::{Attributes, xattrs};
 use super::effort::{Effort, Work, Worker};
@@ -209,31 +209,40 @@ impl<'a> Copy<'a> {
             Err(errno) if is_gone(errno) => return Ok(None),
             Err(errno) => return Err(spot.failed("read the extended attributes of", errno)),
         };
-        let mode = rustix::fs::Mode::from_raw_mode(attributes.mode & 0o777 | WORKABLE);
-        let is_new = match mkdirat(spot.target(), spot.name, mode) {
+        let (target, has, is_new) = self.make_directory(spot, attributes.mode)?;
+        let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(acl::is_list);
+        directory::set_users(&target, &users).map_err(|errno| spot.failed("set the extended attributes of", errno))?;
+        directory.data.enter(Entered::new(&stat, attributes, has, is_new, lists));
+        Ok(Some(Arc::new(Open { source, target })))
+    }
+
+    /// Makes a directory in the target, or takes the one that is there: the directory, as it is, and whether it is new.
+    fn make_directory(&self, spot: &Spot<'_>, mode: u32) -> Result<(OwnedFd, Stat, bool), TreeError> {
+        let mode = Mode::from_raw_mode(mode & 0o777 | WORKABLE);
+        let make = || mkdirat(spot.target(), spot.name, mode);
+        let open = || walk::open(spot.target(), walk::as_path(spot.name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0);
+        let cannot_enter = |errno| spot.failed("enter the copy of", errno);
+        let is_new = match make() {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(spot.failed("make", errno)),
         };
-        let cannot_enter = |errno| spot.failed("enter the copy of", errno);
-        let target = match walk::open(spot.target(), walk::as_path(spot.name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0) {
-            Err(Errno::NOTDIR | Errno::LOOP) if !is_new => {
+        let target = match open() {
+            Err(Errno::NOTDIR | Errno::LOOP) => {
                 self.clear(spot)?;
-                mkdirat(spot.target(), spot.name, mode).map_err(|errno| spot.failed("make", errno))?;
-                walk::open(spot.target(), walk::as_path(spot.name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0)
+                make().map_err(|errno| spot.failed("make", errno))?;
+                open()
             }
             opened => opened,
         }
         .map_err(cannot_enter)?;
-        let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(acl::is_list);
-        let entered = Entered::new(&stat, attributes, &target, is_new, lists).map_err(cannot_enter)?;
+        let mut has = fstat(&target).map_err(cannot_enter)?;
         // An earlier run may have finished it.
-        if entered.has.st_mode & WORKABLE != WORKABLE {
-            chmodat(&target, c".", mode, AtFlags::empty()).map_err(cannot_enter)?;
+        if has.st_mode & WORKABLE != WORKABLE {
+            chmodat(spot.target(), spot.name, mode, AtFlags::empty()).map_err(cannot_enter)?;
+            has = fstat(&target).map_err(cannot_enter)?;
         }
-        directory::set_users(&target, &users).map_err(|errno| spot.failed("set the extended attributes of", errno))?;
-        directory.data.enter(entered);
-        Ok(Some(Arc::new(Open { source, target })))
+        Ok((target, has, is_new))
     }
 
     /// Reads a batch: its files are copied here, unless there are workers for them, its directories become tasks.
@@ -288,25 +297,22 @@ impl<'a> Copy<'a> {
 
     /// A piece of a directory is done: if it was the last, the directory is, and so perhaps the ones above.
     fn leave(&self, directory: Arc<Directory>, open: Option<Arc<Open>>) -> Result<(), TreeError> {
-        let mut target = open.map(directory::Target::Open);
+        let mut own = open.map(Target::Open);
+        let mut below: Option<Target> = None;
         let mut last = directory;
         while last.data.is_done() {
-            let above = last.above().cloned();
             if let Some(entered) = last.data.entered() {
-                let place = match target.take() {
-                    Some(place) => place,
+                let from_below = || below.as_ref().and_then(|below| below.above(entered));
+                let target = match own.take().or_else(from_below) {
+                    Some(target) => target,
                     None => self.tree.open_target(&last)?,
                 };
-                self.finish(&last, entered, &place)?;
-                if above.is_some() {
-                    self.progress.add(1, 0);
-                }
-                target = above.as_ref().and_then(|above| place.above(above));
-            } else {
-                target = None;
+                self.finish(&last, entered, &target)?;
+                self.progress.add(u64::from(last.above().is_some()), 0);
+                below = Some(target);
             }
             last.data.close();
-            let Some(above) = above else { break };
+            let Some(above) = last.above().cloned() else { break };
             last = above;
         }
         Ok(())
