@@ -40,9 +40,9 @@ async fn a_deleted_volume_is_kept_as_long_as_its_class_says_and_can_be_brought_b
     let unknown = trash(&["restore", "pvc-other"]);
     assert!(!unknown.status.success() && text(&unknown.stderr).contains("pvc-other"));
     // What stands in its place stays.
-    std::fs::create_dir(on_server("team/kept")).unwrap();
+    std::fs::create_dir_all(on_server("team/kept/other")).unwrap();
     assert!(!trash(&["restore", "pvc-kept"]).status.success());
-    std::fs::remove_dir(on_server("team/kept")).unwrap();
+    std::fs::remove_dir_all(on_server("team/kept")).unwrap();
     let restored = trash(&["restore", "pvc-kept"]);
     assert!(restored.status.success());
     assert!(text(&restored.stdout).contains(&volume.volume_id));

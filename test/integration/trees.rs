@@ -41,7 +41,7 @@ pub fn fill(root: &Path) {
     std::fs::create_dir(at("empty")).unwrap();
     write("plain", b"plain");
     write("nothing", b"");
-    write("deep/er/still/large", &(0..3 * MIB).map(|byte| (byte % 251) as u8).collect::<Vec<_>>());
+    write("deep/er/still/large", &(0..MIB).map(|byte| (byte % 251) as u8).collect::<Vec<_>>());
     write("setuid", b"#!/bin/sh");
     write("owned", b"of somebody else");
     write("old", b"from long ago");
@@ -59,8 +59,8 @@ pub fn fill(root: &Path) {
     write("a name with\nnewline, and 'quotes'", b"odd");
     let sparse = std::fs::File::create(at("sparse")).unwrap();
     sparse.write_all_at(b"begin", 0).unwrap();
-    sparse.write_all_at(b"middle", 40 * MIB).unwrap();
-    sparse.set_len(64 * MIB).unwrap();
+    sparse.write_all_at(b"middle", 3 * MIB).unwrap();
+    sparse.set_len(8 * MIB).unwrap();
     for (name, kind) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {
         mknodat(CWD, at(name), kind, Mode::from_raw_mode(0o640), 0).unwrap();
     }
