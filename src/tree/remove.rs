@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, tell};
 
 use super::effort::{Effort, Work, Worker};
 use super::walk::Node;
@@ -26,7 +26,9 @@ use crate::beneath;
 /// How often a directory that fills up while it is emptied is emptied again.
 const ROUNDS: u32 = 8;
 /// Room for the names that are read at once.
-const BUFFER: usize = 32 * 1024;
+const BUFFER: usize = 128 * 1024;
+/// When so many names of those that are read at once were removed, more are likely to follow.
+const MANY_NAMES: usize = 1000;
 /// When so many directories wait, few more are moved up at once from each.
 const MANY_WAITING: usize = 4096;
 const FEW: usize = 64;
@@ -132,27 +134,36 @@ impl Removal<'_> {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut failed = None;
         let mut directories = 0;
-        prepare(&directory, &mut buffer)?;
+        let mut next = Some(0);
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
-        let mut entries = RawDir::new(&directory, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(from_rustix)?;
-            if is_dots(entry.file_name()) {
-                continue;
-            }
-            match self.entry(&directory, entry.file_name(), entry.file_type()) {
-                Ok(None) => {}
-                Ok(Some(number)) => {
-                    worker
-                        .push([Tree { number: Some(number), origin: origin.below(entry.file_name().to_owned(), ()) }]);
-                    directories += 1;
-                    if directories >= FEW && worker.waiting() >= MANY_WAITING {
-                        return Ok(Left::Directories);
+        while let Some(from) = next.take() {
+            prepare(&directory, from, &mut buffer)?;
+            let mut removed = 0;
+            let mut entries = RawDir::new(&directory, &mut buffer);
+            while let Some(entry) = entries.next() {
+                let entry = entry.map_err(from_rustix)?;
+                let (name, cookie) = (entry.file_name(), entry.next_entry_cookie());
+                if !is_dots(name) {
+                    match self.entry(&directory, name, entry.file_type()) {
+                        Ok(None) => removed += 1,
+                        Ok(Some(number)) => {
+                            worker.push([Tree { number: Some(number), origin: origin.below(name.to_owned(), ()) }]);
+                            directories += 1;
+                        }
+                        Err(errno) => {
+                            failed.get_or_insert_with(|| (origin.path_of(name).into_os_string(), errno));
+                        }
                     }
                 }
-                Err(errno) => {
-                    failed.get_or_insert_with(|| (origin.path_of(entry.file_name()).into_os_string(), errno));
+                if entries.is_buffer_empty() {
+                    // After many it goes on at the beginning, if all before are gone: only there does NFS ask the server
+                    // for the names with all that is known of them.
+                    next = Some(if removed >= MANY_NAMES && failed.is_none() { 0 } else { cookie });
+                    break;
+                }
+                if directories >= FEW && worker.waiting() >= MANY_WAITING {
+                    return Ok(Left::Directories);
                 }
             }
         }
@@ -190,9 +201,12 @@ impl Removal<'_> {
     }
 }
 
-/// Makes a directory that was just opened cheap to empty: NFS looks every name up before it removes it, unless the
-/// directory was found unchanged since its names were first read.
-fn prepare(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+/// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it, unless
+/// the directory was found unchanged since it was read.
+fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+    if tell(directory).map_err(from_rustix)? != from {
+        seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
+    }
     let mut entries = RawDir::new(directory, buffer);
     let mut several = 0;
     while several < 2 {
@@ -200,12 +214,15 @@ fn prepare(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
             Some(entry) => several += u32::from(!is_dots(entry.map_err(from_rustix)?.file_name())),
             None => break,
         }
+        if entries.is_buffer_empty() {
+            break;
+        }
     }
     if several > 1 {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(from_rustix)?;
     }
-    seek(directory, SeekFrom::Start(0)).map(|_| ()).map_err(from_rustix)
+    seek(directory, SeekFrom::Start(from)).map(|_| ()).map_err(from_rustix)
 }
 
 fn path(origin: &Node<()>) -> OsString {
