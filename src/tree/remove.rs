@@ -33,14 +33,6 @@ const MANY_NAMES: usize = 1000;
 const MANY_WAITING: usize = 4096;
 const FEW: usize = 64;
 
-/// As [`tree_with`], with an effort of its own.
-///
-/// # Errors
-/// As [`tree_with`].
-pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, Errno)> {
-    tree_with(place, name, &Effort::default())
-}
-
 /// Removes `name` and all below it from the directory `place`. Where it is gone already, that is success.
 ///
 /// `place` also takes the directories that were below, as `<name>.<number>`, until they are removed too. Those that a
@@ -49,7 +41,7 @@ pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, 
 /// # Errors
 /// The first entry that could not be removed, as a path from the tree (`.` is the tree itself), and why; everything
 /// that could be removed is.
-pub fn tree_with(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
+pub fn tree(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
     // Most volumes are empty when they go: one round trip.
     match unlinkat(&place, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
@@ -258,7 +250,7 @@ mod tests {
         symlink("../outside", tree_path.join("link")).unwrap();
         symlink("/", tree_path.join("a/root")).unwrap();
         nix::unistd::mkfifo(&tree_path.join("a/fifo"), Mode::S_IRWXU).unwrap();
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["outside"]);
     }
@@ -273,16 +265,16 @@ mod tests {
             at = beneath::open_dir(&at, "directory").unwrap();
         }
         drop(at);
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
     }
 
     #[test]
     fn what_is_gone_already_and_what_is_no_directory_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
-        tree(place(folder.path()), "missing").unwrap();
+        tree(place(folder.path()), "missing", &Effort::default()).unwrap();
         symlink("/", folder.path().join("link")).unwrap();
-        tree(place(folder.path()), "link").unwrap();
+        tree(place(folder.path()), "link", &Effort::default()).unwrap();
         assert!(std::fs::symlink_metadata(folder.path().join("link")).is_err());
     }
 
@@ -318,13 +310,13 @@ mod tests {
             std::fs::write(folder.path().join(format!("t/a/b/{number}/file")), "x").unwrap();
         }
         let immutable = Immutable::make(&folder.path().join("t/a/b/7/kept"));
-        let failed = tree_with(place(folder.path()), "t", &Effort::new(4)).unwrap_err();
+        let failed = tree(place(folder.path()), "t", &Effort::new(4)).unwrap_err();
         assert_eq!(failed, ("a/b/7/kept".into(), Errno::EPERM));
         let left = names(folder.path());
         assert_eq!(left.len(), 1, "{left:?}");
         assert_eq!(names(&folder.path().join(&left[0])), ["kept"]);
         drop(immutable);
-        tree(place(folder.path()), &left[0]).unwrap();
+        tree(place(folder.path()), &left[0], &Effort::default()).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 
@@ -335,11 +327,11 @@ mod tests {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
         }
         std::fs::write(folder.path().join("t.2"), "x").unwrap();
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         // An empty one is replaced by what takes its name.
         assert_eq!(names(folder.path()), ["t.0", "t.2"]);
         for name in ["t.0", "t.2"] {
-            tree(place(folder.path()), name).unwrap();
+            tree(place(folder.path()), name, &Effort::default()).unwrap();
         }
         assert!(names(folder.path()).is_empty());
     }
@@ -350,7 +342,7 @@ mod tests {
         for number in 0..2 * MANY_WAITING {
             std::fs::create_dir_all(folder.path().join(format!("t/{number}"))).unwrap();
         }
-        tree_with(place(folder.path()), "t", &Effort::new(2)).unwrap();
+        tree(place(folder.path()), "t", &Effort::new(2)).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 
@@ -370,10 +362,10 @@ mod tests {
                     }
                 }
             });
-            let ended = tree(place(folder.path()), "t");
+            let ended = tree(place(folder.path()), "t", &Effort::default());
             assert!(matches!(&ended, Ok(()) | Err((_, Errno::ENOTEMPTY))), "{ended:?}");
         });
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 }
