@@ -189,14 +189,8 @@ fn mount_version(request: &MountRequest, server: &Server, version: Version, real
         .map_err(|error| Failure::Final(MountError::Options { share: request.source(), reason: error.to_string() }))?;
     let fs_type = fs_type(version);
     let flags = request.options.mount_flags();
-    let attempt = || kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| errno_of(&error));
-    // Version 4's walk to the share crosses the server's file systems by mounts of its own, and misses the way while
-    // one of an earlier walk is being taken down (seen once in some thousand mounts on a busy host).
-    let mounted = match attempt() {
-        Err(Errno::ENOENT) if version > Version::V3 => attempt(),
-        first => first,
-    };
-    mounted.map_err(|errno| {
+    kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| {
+        let errno = errno_of(&error);
         let error = MountError::of_mount(request, fs_type, errno);
         match errno {
             Errno::EPROTONOSUPPORT => Failure::TryOlder(None),
