@@ -14,10 +14,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::controller::Settings;
 use crate::mount::options::Options;
 use crate::mount::workers::Limits;
+use crate::node::NodeSettings;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::share::{Share, ShareError};
+
+/// The kubelet's directory where it is not told.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+/// Kubernetes sets it in every container.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// CSI driver for NFS: volumes are directories on an existing export.
 #[derive(Debug, Parser)]
@@ -126,6 +132,15 @@ struct Flags {
     #[arg(long, alias = "nodeid", env = "NFS_CSI_NODE_ID", default_value = "")]
     node_id: String,
 
+    /// The kubelet's directory on this node, which must be shared for mount propagation. Checked at the start where it
+    /// is given; by node in a pod always [default there: /var/lib/kubelet]
+    #[arg(long, env = "NFS_CSI_KUBELET_DIR")]
+    kubelet_dir: Option<PathBuf>,
+
+    /// How many volumes the scheduler may put on this node (0: any number)
+    #[arg(long, env = "NFS_CSI_MAX_VOLUMES_PER_NODE", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
+    max_volumes_per_node: i64,
+
     /// The driver's name, as StorageClasses have it in provisioner
     #[arg(long, alias = "drivername", env = "NFS_CSI_DRIVER_NAME", default_value = "nfs.csi.k8s.io", value_parser = driver_name)]
     driver_name: String,
@@ -195,11 +210,37 @@ type Permissions = Option<Mode>;
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// What this process serves.
+/// What is made sure of before the driver serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// That this process can mount NFS.
+    pub mounting: bool,
+    /// That this is the kubelet's directory, and shared.
+    pub kubelet_dir: Option<PathBuf>,
+}
+
+impl Checks {
+    /// A node plugin must be able to mount. The kubelet's directory matters where there is a kubelet: in a pod, which
+    /// this variable tells, or where somebody says so.
+    fn of(roles: Roles, kubelet_dir: Option<PathBuf>, in_pod: bool) -> Self {
+        match (roles.node, roles.controller) {
+            (true, false) => {
+                let kubelet_dir = kubelet_dir.or_else(|| in_pod.then(|| KUBELET_DIR.into()));
+                Self { mounting: true, kubelet_dir }
+            }
+            (true, true) => Self { mounting: kubelet_dir.is_some(), kubelet_dir },
+            (false, _) => Self::default(),
+        }
+    }
+}
+
     pub roles: Roles,
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// The node's name; empty where no node is served.
-    pub node_id: String,
+    /// What the node plugin is told.
+    pub node: NodeSettings,
+    /// What is made sure of before the node plugin serves.
+    pub checks: Checks,
     /// The driver's name.
     pub driver_name: String,
     /// What the controller does where a StorageClass says nothing.
@@ -291,7 +332,8 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
     Ok(Configuration {
         roles,
         endpoint: flags.endpoint,
-        node_id: flags.node_id,
+        node: NodeSettings { id: flags.node_id, max_volumes: flags.max_volumes_per_node },
+        checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
         settings: Settings {
             trash_retention: flags.trash_retention,
@@ -393,7 +435,7 @@ mod tests {
             "--default-ondelete-policy=retain",
         ])
         .unwrap();
-        assert_eq!(configuration.node_id, "worker-1");
+        assert_eq!(configuration.node.id, "worker-1");
         assert_eq!(configuration.settings.default_permissions.map(Mode::bits), Some(0o777));
         assert_eq!(configuration.settings.default_on_delete, OnDelete::Retain);
     }
@@ -412,6 +454,20 @@ mod tests {
             (&["controller", "--bogus"], "--bogus"),
             (&["controller", "--endpoint", "http://x"], "http://x"),
             (&["controller", "--endpoint", "unix://"], "unix://"),
+    #[test]
+    fn a_node_plugin_is_checked_and_its_kubelet_directory_where_there_is_one() {
+        let (node, both) = (Roles { controller: false, node: true }, Roles { controller: true, node: true });
+        let checks =
+            |mounting, kubelet_dir: Option<&str>| Checks { mounting, kubelet_dir: kubelet_dir.map(Into::into) };
+        assert_eq!(Checks::of(node, None, false), checks(true, None));
+        assert_eq!(Checks::of(node, None, true), checks(true, Some("/var/lib/kubelet")));
+        assert_eq!(Checks::of(node, Some("/k".into()), true), checks(true, Some("/k")));
+        assert_eq!(Checks::of(both, None, true), checks(false, None));
+        assert_eq!(Checks::of(both, Some("/k".into()), false), checks(true, Some("/k")));
+        let controller = Roles { controller: true, node: false };
+        assert_eq!(Checks::of(controller, Some("/k".into()), true), checks(false, None));
+    }
+
             (&["controller", "--mount-permissions", "9"], "9"),
             (&["controller", "--default-ondelete-policy", "burn"], "burn"),
             (&["controller", "--driver-name=-x-"], "-x-"),

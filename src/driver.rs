@@ -8,8 +8,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::Configuration;
+use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
+use crate::mount::host::{self, HostError};
 use crate::mount::workers::Workers;
 use crate::node::Node;
 use crate::rpc;
@@ -27,6 +28,8 @@ enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot start a worker process: {0}; the driver's binary must be executable through /proc")]
+    #[error(transparent)]
+    Host(#[from] HostError),
     Workers(std::io::Error),
     #[error("cannot use {path}: {error}; name a writable folder with {flag}")]
     Folder { path: PathBuf, error: std::io::Error, flag: &'static str },
@@ -68,10 +71,11 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let listener = Listener::bind(&configuration.endpoint).await?;
     let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
     let state = state_folder(&configuration);
+    check_host(&configuration.checks)?;
     let node = configuration
         .roles
         .node
-        .then(|| Node::start(configuration.node_id.clone(), Arc::clone(&workers), &state))
+        .then(|| Node::start(configuration.node.clone(), Arc::clone(&workers), &state))
         .transpose()
         .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
     let controller =
@@ -81,7 +85,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         driver = configuration.driver_name,
         version = env!("CARGO_PKG_VERSION"),
         controller = controller.is_some(),
-        node = node.as_ref().map(|node| node.id()),
+        node = node.as_ref().map(|node| node.settings().id.as_str()),
         "serving"
     );
     let services = rpc::services(&configuration.driver_name, controller.clone(), node);
@@ -118,4 +122,12 @@ fn state_folder(configuration: &Configuration) -> PathBuf {
         Endpoint::Unix(path) => path.parent().unwrap_or(Path::new("/")).to_owned(),
         Endpoint::Tcp(_) => configuration.working_mount_dir.join(format!("{}-state", configuration.driver_name)),
     }
+/// Refuses to serve where volumes could not be mounted, or pods would not see them.
+fn check_host(checks: &Checks) -> Result<(), HostError> {
+    if checks.mounting {
+        host::can_mount()?;
+    }
+    checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
+}
+
 }

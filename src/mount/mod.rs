@@ -5,6 +5,7 @@
 
 mod attempt;
 pub mod error;
+pub mod host;
 mod kernel;
 pub mod options;
 mod ping;

@@ -20,8 +20,17 @@ use crate::mount::workers::Workers;
 
 /// The node plugin of one driver on one host.
 #[derive(Debug)]
+/// What the operator decides about a node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeSettings {
+    /// The node's name in the cluster; empty where no node is served.
+    pub id: String,
+    /// How many volumes may be published on it; 0: any number.
+    pub max_volumes: i64,
+}
+
 pub struct Node {
-    id: String,
+    settings: NodeSettings,
     workers: Arc<Workers>,
     published: PublishedVolumes,
     jobs: Arc<Jobs>,
@@ -32,15 +41,15 @@ impl Node {
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.
-    pub fn start(id: String, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
+    pub fn start(settings: NodeSettings, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
         let published = PublishedVolumes::open(state)?;
         Ok(Arc::new(Self { id, workers, published, jobs: Arc::default() }))
     }
 
-    /// The name of this node in the cluster.
+    /// What the operator decided about this node.
     #[must_use]
-    pub fn id(&self) -> &str {
-        &self.id
+    pub fn settings(&self) -> &NodeSettings {
+        &self.settings
     }
 }
 

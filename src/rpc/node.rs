@@ -8,7 +8,7 @@ use super::answer;
 use super::request;
 use super::status::status;
 use crate::mount::request::Usage;
-use crate::node::{Node, Stats};
+use crate::node::{Node, NodeSettings, Stats};
 use crate::proto::node_service_capability::rpc::Type as Rpc;
 use crate::proto::node_service_capability::{self, Type};
 use crate::proto::volume_usage::Unit;
@@ -85,7 +85,12 @@ impl node_server::Node for Service {
     }
 
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node.id().into(), ..NodeGetInfoResponse::default() }))
+        let NodeSettings { id, max_volumes } = self.node.settings();
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: id.clone(),
+            max_volumes_per_node: *max_volumes,
+            ..NodeGetInfoResponse::default()
+        }))
     }
 }
 

@@ -17,6 +17,7 @@ mod publishing;
 mod reaching;
 mod servers;
 mod snapshots;
+mod starting;
 mod trash;
 mod tree_crashes;
 mod tree_faults;
