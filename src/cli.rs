@@ -181,6 +181,10 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers_per_server: u16,
 
+    /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port (nowhere unless given)
+    #[arg(long, env = "NFS_CSI_METRICS_ADDRESS", value_name = "HOST:PORT", value_parser = host_and_port)]
+    metrics_address: Option<String>,
+
     /// How long running calls may take to finish after SIGTERM
     #[arg(long, env = "NFS_CSI_GRACE_PERIOD", default_value = "20s", value_parser = duration)]
     grace_period: Duration,
@@ -206,10 +210,6 @@ enum LogLevel {
 /// `None` stands for "as the server makes them".
 type Permissions = Option<Mode>;
 
-/// What the driver is to do: every value is checked.
-#[derive(Clone, Debug)]
-pub struct Configuration {
-    /// What this process serves.
 /// What is made sure of before the driver serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
@@ -234,6 +234,10 @@ impl Checks {
     }
 }
 
+/// What the driver is to do: every value is checked.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// What this process serves.
     pub roles: Roles,
     /// Where it listens.
     pub endpoint: Endpoint,
@@ -249,6 +253,8 @@ impl Checks {
     pub working_mount_dir: PathBuf,
     /// The bounds of calls to servers.
     pub limits: Limits,
+    /// Where metrics and health are answered, as `host:port`.
+    pub metrics_address: Option<String>,
     /// How long running calls may take to finish at the end.
     pub grace_period: Duration,
     /// What log lines look like.
@@ -349,6 +355,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             ping: flags.ping_timeout,
             ..Limits::default()
         },
+        metrics_address: flags.metrics_address,
         grace_period: flags.grace_period,
         log_format: flags.log_format,
         log_level: match flags.log_level {
@@ -375,6 +382,13 @@ fn driver_name(text: &str) -> Result<String, String> {
         return Ok(text.into());
     }
     Err("a driver name has at most 63 letters, digits, '-' and '.', and begins and ends with a letter or digit".into())
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => Ok(text.into()),
+        _ => Err("write host:port, such as 0.0.0.0:9809 or [::]:9809".into()),
+    }
 }
 
 fn permissions(text: &str) -> Result<Permissions, String> {
@@ -441,20 +455,6 @@ mod tests {
     }
 
     #[test]
-    fn exports_are_given_one_by_one() {
-        let configuration = parsed(&["controller", "--export", "a:/x", "--export", "[::1]:/y"]).unwrap();
-        let shares: Vec<String> = configuration.settings.shares.iter().map(ToString::to_string).collect();
-        assert_eq!(shares, ["a:/x", "[::1]:/y"]);
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_in_one_line_that_names_it() {
-        let cases: [(&[&str], &str); 9] = [
-            (&["node"], "--node-id"),
-            (&["controller", "--bogus"], "--bogus"),
-            (&["controller", "--endpoint", "http://x"], "http://x"),
-            (&["controller", "--endpoint", "unix://"], "unix://"),
-    #[test]
     fn a_node_plugin_is_checked_and_its_kubelet_directory_where_there_is_one() {
         let (node, both) = (Roles { controller: false, node: true }, Roles { controller: true, node: true });
         let checks =
@@ -468,6 +468,23 @@ mod tests {
         assert_eq!(Checks::of(controller, Some("/k".into()), true), checks(false, None));
     }
 
+    #[test]
+    fn exports_are_given_one_by_one() {
+        let configuration = parsed(&["controller", "--export", "a:/x", "--export", "[::1]:/y"]).unwrap();
+        let shares: Vec<String> = configuration.settings.shares.iter().map(ToString::to_string).collect();
+        assert_eq!(shares, ["a:/x", "[::1]:/y"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line_that_names_it() {
+        let cases: [(&[&str], &str); 12] = [
+            (&["controller", "--metrics-address=:9809"], "host:port"),
+            (&["controller", "--metrics-address=http://x/"], "host:port"),
+            (&["node", "--node-id=n", "--max-volumes-per-node=-1"], "-1"),
+            (&["node"], "--node-id"),
+            (&["controller", "--bogus"], "--bogus"),
+            (&["controller", "--endpoint", "http://x"], "http://x"),
+            (&["controller", "--endpoint", "unix://"], "unix://"),
             (&["controller", "--mount-permissions", "9"], "9"),
             (&["controller", "--default-ondelete-policy", "burn"], "burn"),
             (&["controller", "--driver-name=-x-"], "-x-"),

@@ -10,6 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
+use crate::health::{self, Readiness};
+use crate::metrics::Metrics;
 use crate::mount::host::{self, HostError};
 use crate::mount::workers::Workers;
 use crate::node::Node;
@@ -26,10 +28,12 @@ const THREAD_KEPT: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 enum StartError {
     #[error(transparent)]
-    Listen(#[from] ListenError),
-    #[error("cannot start a worker process: {0}; the driver's binary must be executable through /proc")]
-    #[error(transparent)]
     Host(#[from] HostError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Metrics(#[from] health::BindError),
+    #[error("cannot start a worker process: {0}; the driver's binary must be executable through /proc")]
     Workers(std::io::Error),
     #[error("cannot use {path}: {error}; name a writable folder with {flag}")]
     Folder { path: PathBuf, error: std::io::Error, flag: &'static str },
@@ -66,12 +70,17 @@ pub fn run(configuration: Configuration) -> ExitCode {
 }
 
 async fn serve(configuration: Configuration) -> Result<(), StartError> {
+    check_host(&configuration.checks)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
     let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
+    let metrics = Metrics::new(&configuration.driver_name);
+    let ready = Readiness::default();
+    if let Some(address) = &configuration.metrics_address {
+        tokio::spawn(health::serve(health::bind(address).await?, Arc::clone(&metrics), ready.clone()));
+    }
     let state = state_folder(&configuration);
-    check_host(&configuration.checks)?;
     let node = configuration
         .roles
         .node
@@ -88,12 +97,17 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         node = node.as_ref().map(|node| node.settings().id.as_str()),
         "serving"
     );
-    let services = rpc::services(&configuration.driver_name, controller.clone(), node);
+    if let Some(node) = &node {
+        node.observe(&metrics);
+    }
+    let services = rpc::services(&configuration.driver_name, controller.clone(), node, metrics);
+    ready.set(true);
     let shutdown = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+        ready.set(false);
         tracing::info!("told to end: running calls may finish");
     };
     let ended = server::serve(listener, services, shutdown, configuration.grace_period).await?;
@@ -105,6 +119,14 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         Ended::CutShort => tracing::warn!("ended with calls still running: their retries find what they left"),
     }
     Ok(())
+}
+
+/// Refuses to serve where volumes could not be mounted, or pods would not see them.
+fn check_host(checks: &Checks) -> Result<(), HostError> {
+    if checks.mounting {
+        host::can_mount()?;
+    }
+    checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
 }
 
 async fn start_controller(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Controller>, StartError> {
@@ -122,12 +144,4 @@ fn state_folder(configuration: &Configuration) -> PathBuf {
         Endpoint::Unix(path) => path.parent().unwrap_or(Path::new("/")).to_owned(),
         Endpoint::Tcp(_) => configuration.working_mount_dir.join(format!("{}-state", configuration.driver_name)),
     }
-/// Refuses to serve where volumes could not be mounted, or pods would not see them.
-fn check_host(checks: &Checks) -> Result<(), HostError> {
-    if checks.mounting {
-        host::can_mount()?;
-    }
-    checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
-}
-
 }

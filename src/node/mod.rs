@@ -7,6 +7,7 @@ mod published;
 mod stats;
 mod unpublish;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +17,9 @@ use self::published::PublishedVolumes;
 pub use self::stats::{Stats, StatsError};
 pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
+use crate::metrics::{self, Metrics};
 use crate::mount::workers::Workers;
 
-/// The node plugin of one driver on one host.
-#[derive(Debug)]
 /// What the operator decides about a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSettings {
@@ -29,6 +29,8 @@ pub struct NodeSettings {
     pub max_volumes: i64,
 }
 
+/// The node plugin of one driver on one host.
+#[derive(Debug)]
 pub struct Node {
     settings: NodeSettings,
     workers: Arc<Workers>,
@@ -43,7 +45,19 @@ impl Node {
     /// Where this host's file system refuses the folder.
     pub fn start(settings: NodeSettings, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
         let published = PublishedVolumes::open(state)?;
-        Ok(Arc::new(Self { id, workers, published, jobs: Arc::default() }))
+        Ok(Arc::new(Self { settings, workers, published, jobs: Arc::default() }))
+    }
+
+    /// Tells the metrics what this node holds.
+    pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+        let node = Arc::downgrade(self);
+        metrics.read(metrics::PUBLISHED, move || {
+            let mut volumes = BTreeMap::new();
+            for server in node.upgrade().map(|node| node.published.servers()).unwrap_or_default() {
+                *volumes.entry(server).or_default() += 1;
+            }
+            volumes.into_iter().collect()
+        });
     }
 
     /// What the operator decided about this node.

@@ -81,6 +81,11 @@ impl PublishedVolumes {
         self.lock().values().filter(is_other).cloned().collect()
     }
 
+    /// The server of each publication.
+    pub(super) fn servers(&self) -> Vec<String> {
+        self.lock().values().map(|published| published.server.clone()).collect()
+    }
+
     pub(super) fn write(&self, published: Published) -> io::Result<()> {
         let text = serde_json::to_vec(&published)?;
         // Written in place: a torn record is left out at the next start, as if its volume were not this driver's.

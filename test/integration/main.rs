@@ -12,6 +12,7 @@ mod crashes;
 mod creating;
 mod deleting;
 mod listing;
+mod observing;
 mod process;
 mod publishing;
 mod reaching;
