@@ -18,6 +18,7 @@ use crate::node::NodeSettings;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
+use crate::volume::inline::InlinePattern;
 use crate::volume::share::{Share, ShareError};
 
 /// The kubelet's directory where it is not told.
@@ -140,6 +141,16 @@ struct Flags {
     /// How many volumes the scheduler may put on this node (0: any number)
     #[arg(long, env = "NFS_CSI_MAX_VOLUMES_PER_NODE", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
     max_volumes_per_node: i64,
+
+    /// Where inline (ephemeral) volumes may be, since a pod's author chooses it: server:/path and all below it, or
+    /// *:/path on any server (repeatable, or with commas; none: no inline volumes)
+    #[arg(
+        long = "allow-inline-volumes",
+        env = "NFS_CSI_ALLOW_INLINE_VOLUMES",
+        value_name = "SERVER:/PATH",
+        value_delimiter = ','
+    )]
+    inline: Vec<InlinePattern>,
 
     /// The driver's name, as StorageClasses have it in provisioner
     #[arg(long, alias = "drivername", env = "NFS_CSI_DRIVER_NAME", default_value = "nfs.csi.k8s.io", value_parser = driver_name)]
@@ -338,7 +349,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
     Ok(Configuration {
         roles,
         endpoint: flags.endpoint,
-        node: NodeSettings { id: flags.node_id, max_volumes: flags.max_volumes_per_node },
+        node: NodeSettings { id: flags.node_id, max_volumes: flags.max_volumes_per_node, inline: flags.inline },
         checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
         settings: Settings {
@@ -469,6 +480,14 @@ mod tests {
     }
 
     #[test]
+    fn places_for_inline_volumes_are_given_one_by_one_or_with_commas() {
+        let flags = ["node", "--node-id=n", "--allow-inline-volumes=a:/x,*:/y", "--allow-inline-volumes=[::1]:/z"];
+        let places: Vec<String> = parsed(&flags).unwrap().node.inline.iter().map(ToString::to_string).collect();
+        assert_eq!(places, ["a:/x", "*:/y", "[::1]:/z"]);
+        assert!(parsed(&["node", "--node-id=n"]).unwrap().node.inline.is_empty());
+    }
+
+    #[test]
     fn exports_are_given_one_by_one() {
         let configuration = parsed(&["controller", "--export", "a:/x", "--export", "[::1]:/y"]).unwrap();
         let shares: Vec<String> = configuration.settings.shares.iter().map(ToString::to_string).collect();
@@ -477,7 +496,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_in_one_line_that_names_it() {
-        let cases: [(&[&str], &str); 12] = [
+        let cases: [(&[&str], &str); 13] = [
+            (&["node", "--node-id=n", "--allow-inline-volumes=nas:/a/../b"], ".."),
             (&["controller", "--metrics-address=:9809"], "host:port"),
             (&["controller", "--metrics-address=http://x/"], "host:port"),
             (&["node", "--node-id=n", "--max-volumes-per-node=-1"], "-1"),

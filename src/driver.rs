@@ -80,13 +80,8 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     if let Some(address) = &configuration.metrics_address {
         tokio::spawn(health::serve(health::bind(address).await?, Arc::clone(&metrics), ready.clone()));
     }
-    let state = state_folder(&configuration);
-    let node = configuration
-        .roles
-        .node
-        .then(|| Node::start(configuration.node.clone(), Arc::clone(&workers), &state))
-        .transpose()
-        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
+    let node =
+        if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&workers)).await?) } else { None };
     let controller =
         if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
     tracing::info!(
@@ -127,6 +122,13 @@ fn check_host(checks: &Checks) -> Result<(), HostError> {
         host::can_mount()?;
     }
     checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
+}
+
+async fn start_node(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Node>, StartError> {
+    let state = state_folder(configuration);
+    Node::start(configuration.node.clone(), workers, &state, &configuration.working_mount_dir)
+        .await
+        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })
 }
 
 async fn start_controller(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Controller>, StartError> {

@@ -10,6 +10,7 @@ mod kernel;
 pub mod options;
 mod ping;
 pub mod request;
+pub mod scratch;
 pub mod table;
 mod words;
 pub mod worker;

@@ -2,8 +2,10 @@
 //!
 //! The daemon decides, worker processes act: nothing here touches a path that may be a mount.
 
+mod inline;
 mod publish;
 mod published;
+mod scratch;
 mod stats;
 mod unpublish;
 
@@ -12,13 +14,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::publish::{Publish, PublishError};
+pub use self::publish::{Inline, Publish, PublishError};
 use self::published::PublishedVolumes;
+use self::scratch::{Scratch, Scratches};
 pub use self::stats::{Stats, StatsError};
 pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
 use crate::mount::workers::Workers;
+use crate::volume::inline::InlinePattern;
 
 /// What the operator decides about a node.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +31,8 @@ pub struct NodeSettings {
     pub id: String,
     /// How many volumes may be published on it; 0: any number.
     pub max_volumes: i64,
+    /// Where inline volumes may be; nowhere if there is none.
+    pub inline: Vec<InlinePattern>,
 }
 
 /// The node plugin of one driver on one host.
@@ -35,17 +41,32 @@ pub struct Node {
     settings: NodeSettings,
     workers: Arc<Workers>,
     published: PublishedVolumes,
+    /// None where no inline volume can be or was.
+    scratches: Option<Arc<Scratches>>,
     jobs: Arc<Jobs>,
 }
 
 impl Node {
-    /// The node plugin; what was published before is known again from the records in `state`.
+    /// The node plugin; what was published before is known again from the records in `state`. What it mounts for itself
+    /// is below `place`.
     ///
     /// # Errors
-    /// Where this host's file system refuses the folder.
-    pub fn start(settings: NodeSettings, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
+    /// Where this host's file system refuses one of the folders.
+    pub async fn start(
+        settings: NodeSettings,
+        workers: Arc<Workers>,
+        state: &Path,
+        place: &Path,
+    ) -> io::Result<Arc<Self>> {
         let published = PublishedVolumes::open(state)?;
-        Ok(Arc::new(Self { settings, workers, published, jobs: Arc::default() }))
+        let used = published.scratches();
+        let scratches = if settings.inline.is_empty() && used.is_empty() && !scratch::any_left(state) {
+            None
+        } else {
+            let is_used = |scratch: &Scratch| used.contains(scratch);
+            Some(Scratches::start(Arc::clone(&workers), state, place, is_used).await?)
+        };
+        Ok(Arc::new(Self { settings, workers, published, scratches, jobs: Arc::default() }))
     }
 
     /// Tells the metrics what this node holds.

@@ -89,7 +89,7 @@ impl node_server::Node for Service {
     }
 
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let NodeSettings { id, max_volumes } = self.node.settings();
+        let NodeSettings { id, max_volumes, .. } = self.node.settings();
         Ok(Response::new(NodeGetInfoResponse {
             node_id: id.clone(),
             max_volumes_per_node: *max_volumes,

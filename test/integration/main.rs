@@ -11,6 +11,7 @@ mod cloning;
 mod crashes;
 mod creating;
 mod deleting;
+mod inline;
 mod listing;
 mod observing;
 mod process;
