@@ -192,6 +192,14 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_PING_TIMEOUT", default_value = "2s", value_parser = duration)]
     ping_timeout: Duration,
 
+    /// How long the first mount from a server may take: while it hangs, no other server's first mount goes on
+    #[arg(long, env = "NFS_CSI_FIRST_MOUNT_TIMEOUT", default_value = "15s", value_parser = duration)]
+    first_mount_timeout: Duration,
+
+    /// How long a volume's use is told again without asking its server
+    #[arg(long, env = "NFS_CSI_VOLUME_STATS_CACHE", default_value = "1m", value_parser = retention)]
+    volume_stats_cache: Duration,
+
     /// Calls to one server that may be under way at a time
     #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers_per_server: u16,
@@ -353,7 +361,12 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
     Ok(Configuration {
         roles,
         endpoint: flags.endpoint,
-        node: NodeSettings { id: flags.node_id, max_volumes: flags.max_volumes_per_node, inline: flags.inline },
+        node: NodeSettings {
+            id: flags.node_id,
+            max_volumes: flags.max_volumes_per_node,
+            stats_cache: flags.volume_stats_cache,
+            inline: flags.inline,
+        },
         checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
         settings: Settings {
@@ -368,6 +381,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         limits: Limits {
             per_server: flags.workers_per_server.into(),
             mount: flags.mount_timeout,
+            first_mount: flags.first_mount_timeout,
             ping: flags.ping_timeout,
             ..Limits::default()
         },

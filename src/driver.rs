@@ -75,6 +75,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
     let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
+    let observed = Arc::clone(&workers);
     let metrics = Metrics::new(&configuration.driver_name);
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
@@ -95,6 +96,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     if let Some(node) = &node {
         node.observe(&metrics);
     }
+    observed.observe(&metrics);
     let services = rpc::services(&configuration.driver_name, controller.clone(), node, metrics);
     ready.set(true);
     let shutdown = async move {

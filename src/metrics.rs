@@ -29,6 +29,47 @@ pub const PUBLISHED: Reading = Reading {
     label: Some("server"),
 };
 
+/// Worker processes, which make the calls that may block.
+pub const WORKERS: Reading = Reading {
+    name: "nfs_csi_worker_processes",
+    help: "Worker processes that there are",
+    kind: Kind::Gauge,
+    label: None,
+};
+
+/// Worker processes that were killed.
+pub const WORKERS_KILLED: Reading = Reading {
+    name: "nfs_csi_worker_processes_killed",
+    help: "Worker processes that were killed because a server did not answer in time",
+    kind: Kind::Counter,
+    label: None,
+};
+
+/// The breakers.
+pub const REFUSED: Reading = Reading {
+    name: "nfs_csi_server_refused",
+    help: "1 for a server whose calls are refused because it does not answer, 0 for the others",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
+/// Mounts.
+pub const MOUNTS: Reading = Reading {
+    name: "nfs_csi_mounts",
+    help: "NFS mounts that this process sees, by the server in their source",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
+/// What is unmounted and not gone.
+pub const DETACHED: Reading = Reading {
+    name: "nfs_csi_detached_file_systems",
+    help: "NFS file systems that were unmounted and that the kernel holds still, since somebody has a file open there \
+           or writes what the server does not take",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
 /// The form of what [`Metrics::text`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

@@ -134,7 +134,6 @@ impl Exports {
             options: key.options.clone(),
             read_only: false,
             permissions: None,
-            ping_timeout_ms: u64::try_from(self.workers.limits().ping.as_millis()).unwrap_or(u64::MAX),
         };
         let version = match self.workers.mount(request.clone()).await? {
             Mounted::Now { version, .. } => version,

@@ -1,50 +1,33 @@
-//! One mount from beginning to end, as a worker process makes it: is the target free, which address has the server,
-//! does it answer, which version does it take, and did the mount end up where it was asked for.
+//! One mount from beginning to end, as a worker process makes it: is the target free, which version does the server
+//! take, and did the mount end up where it was asked for.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmodat, fstat};
 
 use super::error::MountError;
-use super::kernel;
-use super::options::{Transport, Version, fs_type};
-use super::ping::{self, PingError, Pinger, Served};
-use super::request::{MountRequest, Occupant, Reply};
+use super::options::{Version, fs_type};
+use super::request::{MountRequest, Occupant, Reached, Reply};
 use super::table::{self, Table};
+use super::{kernel, statd};
 use crate::beneath;
 
-/// How long a version that a server took is tried first.
-const VERSION_KEPT: Duration = Duration::from_mins(10);
-/// How long this host's own rpc.statd may take to answer.
-const STATD_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// What a worker remembers of servers from one mount to the next.
-#[derive(Debug, Default)]
-pub(super) struct Memory {
-    pinger: Pinger,
-    versions: HashMap<String, (Version, Instant)>,
-}
-
 /// Mounts what the request names, unless something is mounted on its target.
-pub(super) fn mount(memory: &mut Memory, request: &MountRequest) -> Result<Reply, MountError> {
+pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, MountError> {
     let real = kernel::real_path(Path::new(&request.target)).map_err(|error| target_error(request, &error))?;
     if let Some(occupant) = occupant(&real)? {
         return Ok(Reply::Occupied(occupant));
     }
-    let server = find_server(memory, request)?;
     let made = make_target(&real).map_err(|error| target_error(request, &error))?;
-    let mounted = mount_a_version(memory, request, &server, &real)
-        .and_then(|version| finish(request, &server, version, &real).map(|()| version));
+    let mounted = mount_a_version(request, server, &real)
+        .and_then(|version| finish(request, server, version, &real).map(|()| version));
     match mounted {
-        Ok(version) => Ok(Reply::Mounted { target: text(&real), version: version.to_string() }),
+        Ok(version) => Ok(Reply::Mounted { target: text(&real), version }),
         Err(error) => {
             if made {
                 // What was made for this mount goes with it; if it can't go, the next publish takes it as it is.
@@ -58,12 +41,7 @@ pub(super) fn mount(memory: &mut Memory, request: &MountRequest) -> Result<Reply
 /// What is mounted on a path, if anything is.
 fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
     let table = read_table()?;
-    Ok(table.at(real).map(|mount| Occupant {
-        target: text(real),
-        fs_type: mount.fs_type.clone(),
-        source: mount.source.to_string_lossy().into_owned(),
-        read_only: mount.read_only(),
-    }))
+    Ok(table.at(real).map(Occupant::of))
 }
 
 fn read_table() -> Result<Table, MountError> {
@@ -74,98 +52,19 @@ fn read_table() -> Result<Table, MountError> {
     })
 }
 
-/// A server that answered just now.
-struct Server {
-    address: SocketAddr,
-    /// This host's address on the way there.
-    client: Option<IpAddr>,
-    /// The versions to try, the likeliest first.
-    candidates: Vec<Version>,
-}
-
-fn find_server(memory: &mut Memory, request: &MountRequest) -> Result<Server, MountError> {
-    let port = request.options.port();
-    let addresses: Vec<SocketAddr> = (request.server.as_str(), port)
-        .to_socket_addrs()
-        .map_err(|error| MountError::Unresolved { server: request.server.clone(), reason: error.to_string() })?
-        .collect();
-    let Some(&first) = addresses.first() else {
-        return Err(MountError::Unresolved { server: request.server.clone(), reason: "it has no address".into() });
-    };
-    let mut candidates = request.options.candidates();
-    prefer_known(memory, &request.server, &mut candidates);
-    if request.options.transport() != Transport::Tcp {
-        return Ok(Server { address: first, client: None, candidates });
-    }
-    let wanted = candidates.iter().max().copied().unwrap_or(Version::V4_2);
-    let mut failure = None;
-    for (index, &address) in addresses.iter().enumerate() {
-        // The addresses share the deadline: a name with a dead one among several must not use it up.
-        let share = u32::try_from(addresses.len() - index).unwrap_or(1);
-        let timeout = Duration::from_millis(request.ping_timeout_ms) / share.min(2);
-        match memory.pinger.nfs(address, wanted.major(), timeout) {
-            Ok((served, client)) => {
-                if let Served::Between(low, high) = served {
-                    candidates.retain(|version| (low..=high).contains(&version.major()));
-                }
-                if candidates.is_empty() {
-                    return Err(version_not_served(request));
-                }
-                return Ok(Server { address, client: Some(client), candidates });
-            }
-            Err(error) => failure = failure.or(Some(no_answer(request, address, &error))),
-        }
-    }
-    Err(failure.unwrap_or_else(|| version_not_served(request)))
-}
-
-fn no_answer(request: &MountRequest, address: SocketAddr, error: &PingError) -> MountError {
-    let (server, address) = (request.server.clone(), address.to_string());
-    match error {
-        PingError::Silent(error) => {
-            let reason = match error.kind() {
-                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                    format!("no answer to RPC NULL within {} ms", request.ping_timeout_ms)
-                }
-                _ => error.to_string(),
-            };
-            MountError::Unreachable { server, address, reason }
-        }
-        PingError::NotNfs(reason) => MountError::NotNfs { server, address, reason: (*reason).into() },
-    }
-}
-
-fn version_not_served(request: &MountRequest) -> MountError {
+pub(super) fn version_not_served(request: &MountRequest) -> MountError {
     let tried: Vec<String> = request.options.candidates().iter().map(ToString::to_string).collect();
     MountError::VersionNotServed { server: request.server.clone(), tried: tried.join(", ") }
 }
 
-/// Puts the version that this server took last time first: what it refused then, it is not asked again for a while.
-fn prefer_known(memory: &Memory, server: &str, candidates: &mut Vec<Version>) {
-    if let Some((version, since)) = memory.versions.get(server)
-        && since.elapsed() < VERSION_KEPT
-        && candidates.contains(version)
-    {
-        candidates.retain(|candidate| candidate <= version);
-    }
-}
-
-fn mount_a_version(
-    memory: &mut Memory,
-    request: &MountRequest,
-    server: &Server,
-    real: &Path,
-) -> Result<Version, MountError> {
+fn mount_a_version(request: &MountRequest, server: &Reached, real: &Path) -> Result<Version, MountError> {
     let mut first_refusal = None;
     for &version in &server.candidates {
-        if version == Version::V3 && request.options.locks_need_statd() && !ping::statd_runs(STATD_TIMEOUT) {
+        if version == Version::V3 && request.options.locks_need_statd() && !statd::runs() {
             return Err(first_refusal.unwrap_or(MountError::NoStatd { share: request.source() }));
         }
         match mount_version(request, server, version, real) {
-            Ok(()) => {
-                memory.versions.insert(request.server.clone(), (version, Instant::now()));
-                return Ok(version);
-            }
+            Ok(()) => return Ok(version),
             // What the newer version said was the reason to try this one.
             Err(Failure::Final(error)) => return Err(first_refusal.unwrap_or(error)),
             Err(Failure::TryOlder(error)) => first_refusal = first_refusal.or(error),
@@ -182,7 +81,7 @@ enum Failure {
     TryOlder(Option<MountError>),
 }
 
-fn mount_version(request: &MountRequest, server: &Server, version: Version, real: &Path) -> Result<(), Failure> {
+fn mount_version(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), Failure> {
     let data = request
         .options
         .data(version, server.address.ip(), server.client)
@@ -202,7 +101,7 @@ fn mount_version(request: &MountRequest, server: &Server, version: Version, real
 }
 
 /// Makes sure of what was mounted, and gives it its permissions and its per-mount flags; undoes the mount otherwise.
-fn finish(request: &MountRequest, server: &Server, version: Version, real: &Path) -> Result<(), MountError> {
+fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), MountError> {
     let done = refuse_links(request, server, version, real)
         .and_then(|()| set_permissions(request, real))
         .and_then(|()| set_flags(request, real));
@@ -215,7 +114,7 @@ fn finish(request: &MountRequest, server: &Server, version: Version, real: &Path
 
 /// Refuses a mount whose path below the share led through a symbolic link. The kernel's client (version 4) and the
 /// server's mountd (version 3) follow links; a tenant could point one at a neighbour.
-fn refuse_links(request: &MountRequest, server: &Server, version: Version, real: &Path) -> Result<(), MountError> {
+fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), MountError> {
     let Some(subdir) = &request.subdir else { return Ok(()) };
     let table = read_table()?;
     let found = table.at(real).map(|mount| mount.source.clone()).unwrap_or_default();
@@ -240,7 +139,7 @@ fn refuse_links(request: &MountRequest, server: &Server, version: Version, real:
 /// Whether the directory mounted on `real` is the one that a walk without links from the share's root ends in.
 fn same_directory(
     request: &MountRequest,
-    server: &Server,
+    server: &Reached,
     version: Version,
     subdir: &str,
     real: &Path,
@@ -256,7 +155,7 @@ fn same_directory(
 }
 
 /// The root of the share, held by its descriptor alone: nothing is left over if this process is killed.
-fn open_root(request: &MountRequest, server: &Server, version: Version, place: &Path) -> Result<OwnedFd, Errno> {
+fn open_root(request: &MountRequest, server: &Reached, version: Version, place: &Path) -> Result<OwnedFd, Errno> {
     let share = MountRequest { subdir: None, ..request.clone() };
     let data = share.options.data(version, server.address.ip(), server.client).map_err(|_| Errno::EINVAL)?;
     kernel::mount(&share.source(), place, fs_type(version), share.options.mount_flags(), &data)

@@ -23,6 +23,12 @@ pub enum MountError {
     )]
     Unreachable { server: String, address: String, reason: String },
 
+    #[error(
+        "NFS server {server} is left alone for the moment, since it failed ({reason}); {answered}; it is asked again in \
+         {milliseconds} ms: check the server, the calls work again when it answers"
+    )]
+    Refused { server: String, reason: String, answered: String, milliseconds: u64 },
+
     #[error("{server} answers on {address}, but not as an NFS server ({reason}): check server and port")]
     NotNfs { server: String, address: String, reason: String },
 

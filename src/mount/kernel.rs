@@ -24,12 +24,12 @@ pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
     Mount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
 }
 
-/// Unmounts the topmost mount on `target`; lazily when something still uses it. Never by force: MNT_FORCE aborts the
+/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is told. Never by force: MNT_FORCE aborts the
 /// calls of every mount that shares the superblock (measured: neighbours get errno 512).
-pub(super) fn unmount(target: &Path) -> nix::Result<()> {
+pub(super) fn unmount(target: &Path) -> nix::Result<bool> {
     match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
-        Err(Errno::EBUSY) => detach(target),
-        other => other,
+        Err(Errno::EBUSY) => detach(target).map(|()| true),
+        other => other.map(|()| false),
     }
 }
 

@@ -4,13 +4,19 @@
 //! ([`table`]), never from a look at the path.
 
 mod attempt;
+mod breaker;
 pub mod error;
 pub mod host;
 mod kernel;
+mod onc;
 pub mod options;
 mod ping;
+mod processes;
+mod reach;
 pub mod request;
 pub mod scratch;
+mod servers;
+mod statd;
 pub mod table;
 mod words;
 pub mod worker;

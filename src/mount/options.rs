@@ -25,7 +25,7 @@ const NFS_PORT: u16 = 2049;
 const NFS_RDMA_PORT: u16 = 20049;
 
 /// A version of NFS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Version {
     V3,

@@ -1,16 +1,29 @@
 //! What the daemon asks of a worker process, and what it answers. One message each way, as JSON behind its length.
 
+use std::net::{IpAddr, SocketAddr};
+
 use serde::{Deserialize, Serialize};
 
 use super::error::MountError;
-use super::options::Options;
+use super::options::{Options, Version};
 use super::scratch::ScratchRequest;
+use super::table::Mount;
 
 /// One piece of work that may block.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
+    /// Look up the addresses of a server.
+    Resolve {
+        /// Its name.
+        server: String,
+    },
     /// Mount a share, or a directory of it.
-    Mount(MountRequest),
+    Mount {
+        /// What is asked for.
+        request: MountRequest,
+        /// The server as it was reached just now.
+        server: Reached,
+    },
     /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more to
     /// a path that has a new mount by then.
     Unmount {
@@ -48,8 +61,17 @@ pub struct MountRequest {
     pub read_only: bool,
     /// Permission bits to give the directory where it has others.
     pub permissions: Option<u32>,
-    /// How long the server may take to answer RPC NULL, in milliseconds.
-    pub ping_timeout_ms: u64,
+}
+
+/// A server that was asked whether it is there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Reached {
+    /// Where it answered.
+    pub address: SocketAddr,
+    /// This host's address on the way there.
+    pub client: Option<IpAddr>,
+    /// The versions to try, the likeliest first.
+    pub candidates: Vec<Version>,
 }
 
 impl MountRequest {
@@ -73,17 +95,22 @@ impl MountRequest {
 /// A worker's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
+    /// The addresses of a server.
+    Addresses(Vec<IpAddr>),
     /// Mounted, on the path that the mount table names.
     Mounted {
         /// The mount point with every link in its parents resolved.
         target: String,
         /// The NFS version that was agreed on.
-        version: String,
+        version: Version,
     },
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),
     /// One mount was taken off the target; there may be more.
-    Unmounted,
+    Unmounted {
+        /// Whether somebody still uses what was mounted, so that the kernel keeps it.
+        in_use: bool,
+    },
     /// Nothing is mounted on the target.
     NotMounted,
     /// The mount point is gone.
@@ -109,6 +136,19 @@ pub struct Occupant {
     pub source: String,
     /// Whether this mount refuses writes.
     pub read_only: bool,
+}
+
+impl Occupant {
+    /// What the table says.
+    #[must_use]
+    pub fn of(mount: &Mount) -> Self {
+        Self {
+            target: mount.mount_point.to_string_lossy().into_owned(),
+            fs_type: mount.fs_type.clone(),
+            source: mount.source.to_string_lossy().into_owned(),
+            read_only: mount.read_only(),
+        }
+    }
 }
 
 /// The size and filling of a file system, in bytes and inodes.

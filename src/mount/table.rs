@@ -72,6 +72,22 @@ impl Mount {
         matches!(self.fs_type.as_str(), "nfs" | "nfs4")
     }
 
+    /// The port of an NFS server, where it is not the usual one.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.super_option("port")?.parse().ok()
+    }
+
+    /// The version of an NFS mount, as the server's RPC program knows it.
+    #[must_use]
+    pub fn major_version(&self) -> u32 {
+        if self.super_option("vers").is_some_and(|version| version.starts_with('3')) { 3 } else { 4 }
+    }
+
+    fn super_option(&self, name: &str) -> Option<&str> {
+        self.super_options.split(',').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+    }
+
     /// Whether what is mounted below it appears in other mount namespaces too, and the other way round.
     #[must_use]
     pub fn shared(&self) -> bool {

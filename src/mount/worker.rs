@@ -4,6 +4,7 @@
 //! that it has for standard input: a request comes, a reply goes; when the daemon ends, so does it.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,7 +15,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use super::attempt::{self, Memory, errno_of};
+use super::attempt::{self, errno_of};
 use super::error::MountError;
 use super::request::{Reply, Request};
 use super::{kernel, scratch};
@@ -37,18 +38,18 @@ fn serve() -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     nix::sys::stat::umask(Mode::empty());
     let mut socket = BufReader::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
-    let mut memory = Memory::default();
     while let Some(message) = receive(&mut socket)? {
         let request: Request = serde_json::from_slice(&message).map_err(io::Error::from)?;
-        let reply = answer(&mut memory, &request).unwrap_or_else(Reply::Failed);
+        let reply = answer(&request).unwrap_or_else(Reply::Failed);
         send(&mut socket, &serde_json::to_vec(&reply)?)?;
     }
     Ok(())
 }
 
-fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
+fn answer(request: &Request) -> Result<Reply, MountError> {
     match request {
-        Request::Mount(request) => attempt::mount(memory, request),
+        Request::Resolve { server } => resolve(server),
+        Request::Mount { request, server } => attempt::mount(request, server),
         Request::Unmount { target } => unmount(target),
         Request::Remove { target } => remove(target),
         Request::Scratch(request) => scratch::answer(request),
@@ -56,9 +57,17 @@ fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
     }
 }
 
+/// The system's resolver may wait for a name server that is dead, for longer than anybody here.
+fn resolve(server: &str) -> Result<Reply, MountError> {
+    let unresolved = |reason: String| MountError::Unresolved { server: server.into(), reason };
+    let addresses = (server, 0).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
+    let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
+    if addresses.is_empty() { Err(unresolved("it has no address".into())) } else { Ok(Reply::Addresses(addresses)) }
+}
+
 fn unmount(target: &str) -> Result<Reply, MountError> {
     match kernel::unmount(Path::new(target)) {
-        Ok(()) => Ok(Reply::Unmounted),
+        Ok(in_use) => Ok(Reply::Unmounted { in_use }),
         // The kernel's words for "nothing is mounted there" and "there is no such path".
         Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::NotMounted),
         Err(errno) => Err(MountError::system(format!("cannot unmount {target}"), errno)),
@@ -107,5 +116,5 @@ fn receive(socket: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn send(socket: &mut BufReader<UnixStream>, message: &[u8]) -> io::Result<()> {
-    socket.get_mut().write_all(&super::workers::framed(message))
+    socket.get_mut().write_all(&super::processes::framed(message))
 }

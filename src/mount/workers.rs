@@ -1,36 +1,37 @@
-//! The daemon's side of the worker processes: a few a server, kept and reused, killed when they miss their deadline.
+//! Mounting, unmounting and looking at mounts, from a daemon that never waits without a deadline.
 //!
-//! Nothing here blocks and nothing waits without a deadline. The number of calls under way towards one server is
-//! bounded, so that a dead one takes no more than its share.
+//! The calls that may block are made by worker processes (processes.rs), a bounded number at a time for each server
+//! (servers.rs), and only for servers that answer (reach.rs), so that a dead one takes no more than its share.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use tokio::sync::{Mutex as Turn, Semaphore};
+use tokio::time::timeout;
 
 use super::error::MountError;
+use super::ping::Pinger;
+use super::processes::{Processes, worker_failed};
 use super::request::{MountRequest, Occupant, Reply, Request, Usage};
-use super::table::{Table, TableError};
-use super::worker;
+use super::servers::Servers;
+use super::table::{Mount, Table, TableError, split_source};
+use crate::metrics::{self, Metrics};
 
-/// How long a worker beyond the spare one stays without work.
-const IDLE: Duration = Duration::from_mins(1);
 /// The place of calls that no server has to answer.
 const NO_SERVER: &str = "";
+/// NFS's own port.
+const NFS_PORT: u16 = 2049;
 /// More mounts than this on one path are somebody's mistake; the next call goes on with them.
 const MOST_STACKED: usize = 100;
 /// How soon, and then how often, the mount table is asked whether a mount that takes its time to go is gone.
 const GONE_CHECK: Duration = Duration::from_millis(100);
+/// How long the call that took a mount out of the table may go on talking to its server.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The file systems of NFS servers that the kernel holds, mounted or not.
+const VOLUMES: &str = "/proc/fs/nfsfs/volumes";
 
 /// The bounds of what workers may do.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,8 @@ pub struct Limits {
     pub per_server: usize,
     /// How long a mount or an unmount may take.
     pub mount: Duration,
+    /// How long the first mount of a server may take: while it hangs, no other server can be mounted for the first time.
+    pub first_mount: Duration,
     /// How long a server may take to answer RPC NULL.
     pub ping: Duration,
     /// How long a look at a mounted file system may take.
@@ -50,6 +53,7 @@ impl Default for Limits {
         Self {
             per_server: 4,
             mount: Duration::from_secs(30),
+            first_mount: Duration::from_secs(15),
             ping: Duration::from_secs(2),
             stats: Duration::from_secs(2),
         }
@@ -70,32 +74,39 @@ pub enum Mounted {
     Before(Occupant),
 }
 
-/// The worker processes of this daemon.
+/// All that this daemon does to mounts.
 #[derive(Debug)]
 pub struct Workers {
     limits: Limits,
-    idle: Mutex<Vec<(Worker, Instant)>>,
-    servers: Mutex<HashMap<String, Arc<Semaphore>>>,
+    processes: Arc<Processes>,
+    pinger: Pinger,
+    servers: Servers,
+    /// Held by whoever mounts from a server of which nothing is mounted.
+    first: Turn<()>,
+    detached: Mutex<Vec<Detached>>,
 }
 
-#[derive(Debug)]
-struct Worker {
-    socket: BufReader<UnixStream>,
-    /// Killed when dropped, and reaped by the runtime.
-    _process: Child,
+/// A mount that is out of the table while the kernel may keep its file system.
+#[derive(Clone, Debug)]
+struct Detached {
+    device: (u32, u32),
+    server: String,
 }
 
 impl Workers {
-    /// The pool; it starts its first worker at once, so that the first mount finds one.
+    /// Starts the first worker at once, so that the first mount finds one.
     ///
     /// # Errors
     /// Where this binary cannot be started again as a worker.
     pub fn start(limits: Limits) -> io::Result<Arc<Self>> {
-        let spare = Worker::start()?;
-        let workers =
-            Arc::new(Self { limits, idle: Mutex::new(vec![(spare, Instant::now())]), servers: Mutex::default() });
-        tokio::spawn(give_back_idle(Arc::downgrade(&workers)));
-        Ok(workers)
+        Ok(Arc::new(Self {
+            limits,
+            processes: Processes::start()?,
+            pinger: Pinger::default(),
+            servers: Servers::new(limits.per_server),
+            first: Turn::default(),
+            detached: Mutex::default(),
+        }))
     }
 
     /// The bounds that these workers keep.
@@ -104,25 +115,54 @@ impl Workers {
         self.limits
     }
 
+    pub(super) fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    pub(super) fn pinger(&self) -> &Pinger {
+        &self.pinger
+    }
+
     /// Mounts what the request names, unless something is mounted on its target.
     pub async fn mount(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
-        let what = format!("the mount of {}", request.source());
-        let server = request.server.clone();
-        let target = request.target.clone();
-        match self.ask(&server, &what, &Request::Mount(request), self.limits.mount).await {
-            Ok(Reply::Mounted { target, version }) => Ok(Mounted::Now { target, version }),
-            Ok(Reply::Occupied(occupant)) => Ok(Mounted::Before(occupant)),
-            Ok(Reply::Failed(error)) => Err(error),
-            Ok(reply) => Err(unexpected(&what, &reply)),
-            Err(error @ MountError::TimedOut { .. }) => {
-                // The killed call may have done its work, or half of it: nothing half-made stays behind.
-                if is_mounted(&target) {
-                    self.unmount(&server, &target, true).await?;
-                }
-                Err(error)
-            }
-            Err(error) => Err(error),
+        let table = Table::read().map_err(|error| unreadable(&error))?;
+        if let Some(mount) = table.at(Path::new(&request.target)) {
+            return Ok(Mounted::Before(Occupant::of(mount)));
         }
+        let is_first = !table.iter().any(|mount| mount.is_nfs() && is_of_server(mount, &request.server));
+        drop(table);
+        let server = self.servers.get(&request.server, request.options.port());
+        let reached = self.reach(&server, &request).await?;
+        let what = format!("the mount of {}", request.source());
+        let _turn = if is_first { Some(self.take_turn(&what).await?) } else { None };
+        let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
+        let target = request.target.clone();
+        let major = reached.candidates.iter().max().map_or(4, |version| version.major());
+        let asked = Request::Mount { request, server: reached };
+        let failed = match self.ask_within(&server.calls, &what, &asked, limit).await {
+            Ok(Reply::Mounted { target, version }) => {
+                server.worked(version);
+                return Ok(Mounted::Now { target, version: version.to_string() });
+            }
+            Ok(Reply::Occupied(occupant)) => return Ok(Mounted::Before(occupant)),
+            Ok(Reply::Failed(error)) | Err(error) => error,
+            Ok(reply) => unexpected(&what, &reply),
+        };
+        self.blame(&server, &failed, major);
+        if matches!(failed, MountError::TimedOut { .. }) && is_mounted(&target) {
+            // The killed call did its work, or half of it: nothing half-made stays behind.
+            self.unmount(&server.name, &target, true).await?;
+        }
+        Err(failed)
+    }
+
+    /// Waits until no other first mount is under way: the kernel lets each of them wait for a server that hangs.
+    async fn take_turn(&self, what: &str) -> Result<tokio::sync::MutexGuard<'_, ()>, MountError> {
+        let limit = self.limits.mount;
+        timeout(limit, self.first.lock()).await.map_err(|_| MountError::Worker {
+            what: what.into(),
+            reason: format!("first mounts of other servers took all of {} s", limit.as_secs()),
+        })
     }
 
     /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
@@ -143,30 +183,48 @@ impl Workers {
     /// Takes the topmost mount off the target; false where there is none.
     ///
     /// The mount table decides: a mount that is out of it is gone, even where the call that took it out still waits for
-    /// a dead server. That call then ends in the background, or is killed at its deadline.
+    /// a dead server. That call gets a little time to take leave, and is then killed.
     async fn take_off(self: &Arc<Self>, server: &str, target: &str) -> Result<bool, MountError> {
         let before = topmost(target).ok().flatten();
         let is_gone = || before.is_some() && topmost(target).is_ok_and(|now| now != before);
+        let keep = || self.keep_in_mind(before, server);
         let what = format!("the unmount of {target}");
         let mut call = tokio::spawn({
-            let (workers, server, target, what) =
-                (Arc::clone(self), server.to_owned(), target.to_owned(), what.clone());
-            async move { workers.ask(&server, &what, &Request::Unmount { target }, workers.limits.mount).await }
+            let (workers, target, what) = (Arc::clone(self), target.to_owned(), what.clone());
+            let server = self.servers.get(server, NFS_PORT);
+            async move {
+                let limit = workers.limits.mount;
+                workers.ask_within(&server.unmounts, &what, &Request::Unmount { target }, limit).await
+            }
         });
         loop {
             tokio::select! {
                 ended = &mut call => {
                     return match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
-                        Ok(Reply::Unmounted) => Ok(true),
+                        Ok(Reply::Unmounted { in_use }) => {
+                            if in_use {
+                                keep();
+                            }
+                            Ok(true)
+                        }
                         Ok(Reply::NotMounted) => Ok(false),
                         Ok(Reply::Failed(error)) => Err(error),
                         Ok(reply) => Err(unexpected(&what, &reply)),
-                        Err(MountError::TimedOut { .. }) if is_gone() => Ok(true),
+                        Err(MountError::TimedOut { .. }) if is_gone() => {
+                            keep();
+                            Ok(true)
+                        }
                         Err(error) => Err(error),
                     };
                 }
                 () = tokio::time::sleep(GONE_CHECK) => {
                     if is_gone() {
+                        keep();
+                        tokio::spawn(async move {
+                            if timeout(FAREWELL, &mut call).await.is_err() {
+                                call.abort();
+                            }
+                        });
                         return Ok(true);
                     }
                 }
@@ -177,7 +235,8 @@ impl Workers {
     /// Removes an empty mount point; false where something is mounted on it. No server is asked.
     async fn remove(&self, target: &str) -> Result<bool, MountError> {
         let what = format!("the removal of {target}");
-        match self.ask(NO_SERVER, &what, &Request::Remove { target: target.into() }, self.limits.mount).await? {
+        let request = Request::Remove { target: target.into() };
+        match self.processes.ask(&what, &request, self.limits.mount).await? {
             Reply::Removed => Ok(true),
             Reply::StillMounted => Ok(false),
             Reply::Failed(error) => Err(error),
@@ -185,16 +244,29 @@ impl Workers {
         }
     }
 
-    /// How full the volume mounted on the target is.
-    pub async fn usage(&self, server: &str, target: &str) -> Result<Usage, MountError> {
+    /// How full the volume mounted on the target is. While its server is known not to answer, that is an error at once.
+    pub async fn usage(self: &Arc<Self>, mount: &Mount) -> Result<Usage, MountError> {
+        let target = mount.mount_point.to_string_lossy().into_owned();
+        let (name, port) = (server_of(mount), mount.port().unwrap_or(NFS_PORT));
+        let server = self.servers.get(name, port);
+        server.check()?;
         let what = format!("the look at {target}");
-        match self.ask(server, &what, &Request::Usage { target: target.into() }, self.limits.stats).await? {
-            Reply::Usage(usage) => Ok(usage),
-            Reply::Failed(error) => Err(error),
-            reply => Err(unexpected(&what, &reply)),
+        let limit = self.limits.stats;
+        match self.ask_within(&server.calls, &what, &Request::Usage { target }, limit).await {
+            Ok(Reply::Usage(usage)) => Ok(usage),
+            Ok(Reply::Failed(error)) => Err(error),
+            Ok(reply) => Err(unexpected(&what, &reply)),
+            Err(error @ MountError::TimedOut { .. }) => {
+                // Slow, or dead? The next call is to know.
+                let (workers, server, major) = (Arc::clone(self), Arc::clone(&server), mount.major_version());
+                tokio::spawn(async move { workers.make_sure(&server, major).await });
+                Err(error)
+            }
+            Err(error) => Err(error),
         }
     }
 
+    /// Asks a worker, when not too many others are asked about the same server.
     pub(super) async fn ask(
         &self,
         server: &str,
@@ -202,88 +274,89 @@ impl Workers {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
-        let failed = |error: io::Error| worker_failed(what, &error);
+        self.ask_within(&self.servers.get(server, NFS_PORT).calls, what, request, limit).await
+    }
+
+    async fn ask_within(
+        &self,
+        gate: &Semaphore,
+        what: &str,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Reply, MountError> {
         let end = tokio::time::Instant::now() + limit;
-        let gate = self.gate(server);
-        let _permit = timeout_at(end, gate.acquire_owned())
-            .await
-            .map_err(|_| late("other calls to the same server are waiting: the server may be overloaded or dead"))?;
-        let mut worker = self.take().map_err(failed)?;
-        match timeout_at(end, worker.ask(request)).await {
-            Ok(Ok(reply)) => {
-                self.give(worker);
-                Ok(reply)
-            }
-            Ok(Err(error)) => Err(failed(error)),
-            Err(_) => Err(late("the server accepts connections but does not answer; its process was ended, try again")),
+        let _permit = tokio::time::timeout_at(end, gate.acquire()).await.map_err(|_| MountError::TimedOut {
+            what: what.into(),
+            seconds: limit.as_secs(),
+            hint: "other calls to the same server are waiting: the server may be overloaded or dead".into(),
+        })?;
+        self.processes.ask(what, request, end.saturating_duration_since(tokio::time::Instant::now())).await
+    }
+
+    /// Tells the metrics how workers and servers fare.
+    pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+        let observe = |reading, state: fn(&Self) -> Vec<(String, u64)>| {
+            let workers = Arc::downgrade(self);
+            metrics.read(reading, move || workers.upgrade().map(|workers| state(&workers)).unwrap_or_default());
+        };
+        observe(metrics::WORKERS, |workers| vec![(String::new(), workers.processes.running())]);
+        observe(metrics::WORKERS_KILLED, |workers| vec![(String::new(), workers.processes.killed())]);
+        observe(metrics::REFUSED, |workers| {
+            workers.servers.refused().into_iter().map(|(server, is_refused)| (server, u64::from(is_refused))).collect()
+        });
+        observe(metrics::MOUNTS, |_| {
+            let table = Table::read().unwrap_or_default();
+            count(table.iter().filter(|mount| mount.is_nfs()).map(|mount| server_of(mount).to_owned()))
+        });
+        observe(metrics::DETACHED, Self::detached);
+    }
+
+    /// Mounts that were taken out of the table, and whose file systems the kernel holds still, by server: somebody has a
+    /// file open, or writes what a server does not take.
+    fn detached(&self) -> Vec<(String, u64)> {
+        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        if detached.is_empty() {
+            return Vec::new();
         }
+        let volumes = std::fs::read_to_string(VOLUMES).unwrap_or_default();
+        let table = Table::read().unwrap_or_default();
+        detached.retain(|mount| {
+            let (major, minor) = mount.device;
+            let device = format!("{major}:{minor}");
+            // NV, SERVER, PORT, DEV, …
+            let is_held = volumes.lines().any(|line| line.split_whitespace().nth(3) == Some(device.as_str()));
+            is_held && !table.iter().any(|other| other.device == mount.device)
+        });
+        count(detached.iter().map(|mount| mount.server.clone()))
     }
 
-    fn gate(&self, server: &str) -> Arc<Semaphore> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let gate = || Arc::new(Semaphore::new(self.limits.per_server));
-        Arc::clone(servers.entry(server.to_owned()).or_insert_with(gate))
-    }
-
-    fn take(&self) -> io::Result<Worker> {
-        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match kept {
-            Some((worker, _)) => Ok(worker),
-            None => Worker::start(),
-        }
-    }
-
-    fn give(&self, worker: Worker) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((worker, Instant::now()));
-    }
-
-    /// Ends the workers that had nothing to do for long, but one.
-    fn trim(&self) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The longest unused stand first: work goes to the last.
-        while idle.len() > 1 && idle.first().is_some_and(|(_, since)| since.elapsed() > IDLE) {
-            idle.remove(0);
+    fn keep_in_mind(&self, mount: Option<Top>, server: &str) {
+        let Some(Top { device, .. }) = mount else { return };
+        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        if !detached.iter().any(|mount| mount.device == device) {
+            detached.push(Detached { device, server: server.to_owned() });
         }
     }
 }
 
-async fn give_back_idle(workers: std::sync::Weak<Workers>) {
-    loop {
-        tokio::time::sleep(IDLE / 2).await;
-        let Some(workers) = workers.upgrade() else { return };
-        workers.trim();
+fn count(servers: impl Iterator<Item = String>) -> Vec<(String, u64)> {
+    let mut counts = HashMap::new();
+    for server in servers {
+        *counts.entry(server).or_default() += 1;
     }
+    counts.into_iter().collect()
 }
 
-impl Worker {
-    fn start() -> io::Result<Self> {
-        let (ours, theirs) = StdUnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let process = Command::new("/proc/self/exe")
-            .arg(worker::COMMAND)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            // A terminal's interrupt is for the daemon, which then ends its workers in order.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        Ok(Self { socket: BufReader::new(UnixStream::from_std(ours)?), _process: process })
-    }
-
-    async fn ask(&mut self, request: &Request) -> io::Result<Reply> {
-        self.socket.write_all(&framed(&serde_json::to_vec(request)?)).await?;
-        let length = self.socket.read_u32().await?;
-        let mut reply = vec![0; length as usize];
-        self.socket.read_exact(&mut reply).await?;
-        Ok(serde_json::from_slice(&reply)?)
-    }
+fn server_of(mount: &Mount) -> &str {
+    split_source(&mount.source).map_or(NO_SERVER, |(server, _)| server)
 }
 
-/// A message behind its length in four bytes, in one piece.
-pub(super) fn framed(message: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&length.to_be_bytes(), message].concat()
+fn is_of_server(mount: &Mount, server: &str) -> bool {
+    server_of(mount) == server
+}
+
+fn unreadable(error: &TableError) -> MountError {
+    MountError::System { what: "cannot read this process's mount table".into(), errno: 0, reason: error.to_string() }
 }
 
 fn is_mounted(target: &str) -> bool {
@@ -291,15 +364,18 @@ fn is_mounted(target: &str) -> bool {
     topmost(target).map_or(true, |mount| mount.is_some())
 }
 
-/// The number of the topmost mount on the target, if there is one.
-fn topmost(target: &str) -> Result<Option<u64>, TableError> {
-    Ok(Table::read()?.at(Path::new(target)).map(|mount| mount.id))
+/// What is mounted on a target: the mount's number, and its file system's device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Top {
+    id: u64,
+    device: (u32, u32),
 }
 
-fn unexpected(what: &str, reply: &Reply) -> MountError {
+/// The topmost mount on the target, if there is one.
+fn topmost(target: &str) -> Result<Option<Top>, TableError> {
+    Ok(Table::read()?.at(Path::new(target)).map(|mount| Top { id: mount.id, device: mount.device }))
+}
+
+pub(super) fn unexpected(what: &str, reply: &Reply) -> MountError {
     worker_failed(what, &format!("unexpected answer {reply:?}"))
-}
-
-fn worker_failed(what: &str, reason: &dyn ToString) -> MountError {
-    MountError::Worker { what: what.into(), reason: reason.to_string() }
 }

@@ -9,15 +9,17 @@ mod scratch;
 mod stats;
 mod unpublish;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub use self::publish::{Inline, Publish, PublishError};
 use self::published::PublishedVolumes;
 use self::scratch::{Scratch, Scratches};
-pub use self::stats::{Stats, StatsError};
+use self::stats::Known;
+pub use self::stats::{Problem, ProblemKind, Stats, StatsError};
 pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
@@ -31,6 +33,8 @@ pub struct NodeSettings {
     pub id: String,
     /// How many volumes may be published on it; 0: any number.
     pub max_volumes: i64,
+    /// How long the figures of a volume's use are told again without asking its server.
+    pub stats_cache: Duration,
     /// Where inline volumes may be; nowhere if there is none.
     pub inline: Vec<InlinePattern>,
 }
@@ -43,6 +47,8 @@ pub struct Node {
     published: PublishedVolumes,
     /// None where no inline volume can be or was.
     scratches: Option<Arc<Scratches>>,
+    /// How full volumes were, by their mount points.
+    usages: Mutex<HashMap<String, Known>>,
     jobs: Arc<Jobs>,
 }
 
@@ -66,7 +72,7 @@ impl Node {
             let is_used = |scratch: &Scratch| used.contains(scratch);
             Some(Scratches::start(Arc::clone(&workers), state, place, is_used).await?)
         };
-        Ok(Arc::new(Self { settings, workers, published, scratches, jobs: Arc::default() }))
+        Ok(Arc::new(Self { settings, workers, published, scratches, usages: Mutex::default(), jobs: Arc::default() }))
     }
 
     /// Tells the metrics what this node holds.

@@ -110,7 +110,7 @@ impl Node {
         self.refuse_second_target(&publish)?;
         let before = self.published.at(&publish.target);
         let scratch = self.scratch(&publish, before.as_ref())?;
-        let mut request = request(&publish, self.workers.limits().ping);
+        let mut request = request(&publish);
         if let Some(scratch) = &scratch {
             request.subdir = Some(scratch.path());
         }
@@ -209,7 +209,7 @@ impl Node {
     }
 }
 
-fn request(publish: &Publish, ping: std::time::Duration) -> MountRequest {
+fn request(publish: &Publish) -> MountRequest {
     MountRequest {
         server: publish.share.server().to_string(),
         share: publish.share.path().to_string(),
@@ -218,7 +218,6 @@ fn request(publish: &Publish, ping: std::time::Duration) -> MountRequest {
         options: publish.options.clone(),
         read_only: publish.read_only || publish.options.read_only(),
         permissions: publish.permissions.filter(|_| !publish.read_only).map(Mode::bits),
-        ping_timeout_ms: u64::try_from(ping.as_millis()).unwrap_or(u64::MAX),
     }
 }
 

@@ -199,7 +199,6 @@ impl Scratches {
             options: scratch.options.for_controller(),
             read_only: false,
             permissions: None,
-            ping_timeout_ms: u64::try_from(self.workers.limits().ping.as_millis()).unwrap_or(u64::MAX),
         };
         let (outer, inner) = (scratch.outer.clone(), scratch.inner.clone());
         let work = ScratchRequest { place: request.target.clone(), outer, inner, make };

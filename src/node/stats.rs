@@ -1,7 +1,11 @@
-//! NodeGetVolumeStats: how full a published volume is, asked in a worker with a deadline.
+//! NodeGetVolumeStats: how full a published volume is, asked in a worker with a deadline, and kept for a while.
+//!
+//! A kubelet asks for every volume once a minute or so. A server that is slow or dead is asked no more than that makes
+//! sense: what was known last is told again, and marked as old where the server did not answer.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use thiserror::Error;
 
@@ -13,10 +17,30 @@ use crate::mount::table::{Table, split_source};
 /// How a published volume fares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// How full it is; unknown if its server does not answer.
+    /// How full it is, or was when its server answered last; unknown if it never did.
     pub usage: Option<Usage>,
     /// What is wrong with it; none: nothing.
-    pub problem: Option<String>,
+    pub problem: Option<Problem>,
+}
+
+/// What is wrong with a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What kind of thing.
+    pub kind: ProblemKind,
+    /// For people: what it is, and what to do.
+    pub message: String,
+}
+
+/// What can be wrong with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// Its server does not answer.
+    ServerSilent,
+    /// The server has lost the export.
+    Stale,
+    /// Something else.
+    Other,
 }
 
 /// Why nothing can be said of a volume.
@@ -31,6 +55,15 @@ pub enum StatsError {
 
     #[error("cannot see what is mounted on this host: {reason}")]
     Table { reason: String },
+}
+
+/// What was told of a mount, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// The mount's number in the table: another mount on the same path is another volume, perhaps.
+    mount: u64,
+    usage: Usage,
+    since: Instant,
 }
 
 impl Node {
@@ -49,13 +82,53 @@ impl Node {
         let Some(mount) = table.at(Path::new(&mount_point)) else {
             return Err(StatsError::NotPublished { volume: volume.into(), path: path.into() });
         };
-        let server = split_source(&mount.source).map_or(String::new(), |(server, _)| server.to_owned());
-        Ok(match self.workers.usage(&server, &mount_point).await {
-            Ok(usage) => Stats { usage: Some(usage), problem: None },
-            Err(error @ MountError::TimedOut { .. }) => {
-                Stats { usage: None, problem: Some(format!("NFS server {server} does not answer: {error}")) }
+        let last = self.last_usage(&mount_point, mount.id);
+        if let Some(known) = last.filter(|known| known.since.elapsed() < self.settings.stats_cache) {
+            return Ok(Stats { usage: Some(known.usage), problem: None });
+        }
+        match self.workers.usage(mount).await {
+            Ok(usage) => {
+                let known = Known { mount: mount.id, usage, since: Instant::now() };
+                self.usages.lock().unwrap_or_else(PoisonError::into_inner).insert(mount_point, known);
+                Ok(Stats { usage: Some(usage), problem: None })
             }
-            Err(error) => Stats { usage: None, problem: Some(error.to_string()) },
-        })
+            Err(error) => {
+                let server = split_source(&mount.source).map_or("", |(server, _)| server);
+                Ok(Stats { usage: last.map(|known| known.usage), problem: Some(Problem::of(&error, server, last)) })
+            }
+        }
+    }
+
+    fn last_usage(&self, mount_point: &str, mount: u64) -> Option<Known> {
+        let mut usages = self.usages.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *usages.get(mount_point)?;
+        if known.mount != mount {
+            usages.remove(mount_point);
+            return None;
+        }
+        Some(known)
+    }
+
+    /// Forgets how full a volume was.
+    pub(super) fn forget_usage(&self, mount_point: &str) {
+        self.usages.lock().unwrap_or_else(PoisonError::into_inner).remove(mount_point);
+    }
+}
+
+impl Problem {
+    fn of(error: &MountError, server: &str, last: Option<Known>) -> Self {
+        let (kind, what) = match error {
+            MountError::TimedOut { .. } => {
+                (ProblemKind::ServerSilent, format!("NFS server {server} does not answer: {error}"))
+            }
+            MountError::Refused { .. } => (ProblemKind::ServerSilent, error.to_string()),
+            MountError::Stale { .. } => (ProblemKind::Stale, error.to_string()),
+            _ => (ProblemKind::Other, error.to_string()),
+        };
+        let message = match last {
+            Some(known) => format!("{what} (the figures of its use are {} s old)", known.since.elapsed().as_secs()),
+            None => what,
+        };
+        Self { kind, message }
     }
 }

@@ -8,15 +8,16 @@ use super::Calls;
 use super::request;
 use super::status::status;
 use crate::mount::request::Usage;
-use crate::node::{Node, NodeSettings, Stats};
+use crate::node::{Node, NodeSettings, Problem, ProblemKind, Stats};
 use crate::proto::node_service_capability::rpc::Type as Rpc;
 use crate::proto::node_service_capability::{self, Type};
+use crate::proto::volume_health::VolumeHealthEntry;
 use crate::proto::volume_usage::Unit;
 use crate::proto::{
     NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
-    NodeServiceCapability, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
-    node_server,
+    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeResponse, VolumeCondition, VolumeHealth, VolumeHealthErrorType, VolumeUsage, node_server,
 };
 
 /// What this node plugin offers: no staging, and no work with expansion.
@@ -76,6 +77,19 @@ impl node_server::Node for Service {
             .await
     }
 
+    async fn node_get_volume_health(
+        &self,
+        request: Request<NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
+        let request = request.into_inner();
+        self.calls
+            .answer("NodeGetVolumeHealth", &request.volume_id, async {
+                let (volume, path) = request::health(&request).map_err(status)?;
+                Ok(health(volume, self.node.stats(volume, path).await.map_err(status)?))
+            })
+            .await
+    }
+
     async fn node_get_capabilities(
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
@@ -103,9 +117,27 @@ fn stats(stats: Stats) -> NodeGetVolumeStatsResponse {
         usage: stats.usage.map(|usage| vec![bytes(usage), inodes(usage)]).unwrap_or_default(),
         volume_condition: Some(VolumeCondition {
             abnormal: stats.problem.is_some(),
-            message: stats.problem.unwrap_or_else(|| "the volume is mounted and its server answers".into()),
+            message: match stats.problem {
+                Some(problem) => problem.message,
+                None => "the volume is mounted and its server answers".into(),
+            },
         }),
     }
+}
+
+fn health(volume: &str, stats: Stats) -> NodeGetVolumeHealthResponse {
+    let entry = |problem: Problem| VolumeHealthEntry {
+        status: VolumeHealthErrorType::Inaccessible.into(),
+        reason: match problem.kind {
+            ProblemKind::ServerSilent => "ServerUnreachable",
+            ProblemKind::Stale => "StaleMount",
+            ProblemKind::Other => "MountUnusable",
+        }
+        .into(),
+        message: problem.message,
+    };
+    let health_statuses = stats.problem.map(entry).into_iter().collect();
+    NodeGetVolumeHealthResponse { volume_health: Some(VolumeHealth { volume_id: volume.to_owned(), health_statuses }) }
 }
 
 fn bytes(usage: Usage) -> VolumeUsage {

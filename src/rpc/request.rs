@@ -237,6 +237,12 @@ pub(super) fn stats(request: &proto::NodeGetVolumeStatsRequest) -> Result<(&str,
     Ok((volume, at))
 }
 
+/// The same.
+pub(super) fn health(request: &proto::NodeGetVolumeHealthRequest) -> Result<(&str, &str)> {
+    let volume = known(&request.volume_id, "volume_id")?;
+    Ok((volume, known(&request.volume_publish_path, "volume_publish_path")?))
+}
+
 pub(super) fn volume_id(text: &str) -> Result<VolumeId> {
     VolumeId::parse(known(text, "volume_id")?).map_err(|error| id_error("volume", text, error))
 }

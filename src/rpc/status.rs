@@ -166,9 +166,11 @@ impl ToStatus for MountError {
     fn code(&self) -> Code {
         match self {
             // The server may come back: try again.
-            Self::Unresolved { .. } | Self::Unreachable { .. } | Self::NotNfs { .. } | Self::Worker { .. } => {
-                Code::Unavailable
-            }
+            Self::Unresolved { .. }
+            | Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::NotNfs { .. }
+            | Self::Worker { .. } => Code::Unavailable,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             // The user or the operator has to change something first.
             Self::NoSuchShare { .. } | Self::NotMounted { .. } => Code::NotFound,

@@ -1,0 +1,97 @@
+//! ONC RPC messages over TCP (RFC 5531), no more of it than a call with a few numbers and its answer.
+
+/// Message types and states.
+const CALL: u32 = 0;
+const REPLY: u32 = 1;
+const RPC_VERSION: u32 = 2;
+const ACCEPTED: u32 = 0;
+pub(super) const SUCCESS: u32 = 0;
+pub(super) const PROG_UNAVAIL: u32 = 1;
+pub(super) const PROG_MISMATCH: u32 = 2;
+
+/// A record mark's top bit: this fragment is the last.
+const LAST_FRAGMENT: u32 = 0x8000_0000;
+/// No answer that is asked for here is longer.
+const LONGEST_REPLY: usize = 1024;
+
+/// A call of a procedure: program, version and number.
+pub(super) fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u32]) -> Vec<u8> {
+    // Credential and verifier are both AUTH_NONE: a flavour of 0 and a length of 0.
+    let mut words = vec![0, xid, CALL, RPC_VERSION, program, version, procedure, 0, 0, 0, 0];
+    words.extend_from_slice(arguments);
+    words[0] = LAST_FRAGMENT | u32::try_from((words.len() - 1) * 4).unwrap_or(0);
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// What came of a call so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// More is to come.
+    Part,
+    /// The answer: the words from the accept state on.
+    Answer(Vec<u32>),
+    /// What came is no answer to this call.
+    Other(&'static str),
+}
+
+/// Reads the answer to the call `xid` from what its connection gave.
+pub(super) fn answer(xid: u32, bytes: &[u8]) -> Received {
+    let Some((mark, body)) = bytes.split_first_chunk::<4>() else { return Received::Part };
+    let mark = u32::from_be_bytes(*mark);
+    let length = (mark & !LAST_FRAGMENT) as usize;
+    if mark & LAST_FRAGMENT == 0 || length > LONGEST_REPLY {
+        return Received::Other("its answer is no RPC reply");
+    }
+    let Some(message) = body.get(..length) else { return Received::Part };
+    let words: Vec<u32> = message.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
+    match *words.as_slice() {
+        [answered, REPLY, ACCEPTED, _flavour, verifier_length, ..] if answered == xid => {
+            let rest = 5 + (verifier_length as usize).div_ceil(4);
+            Received::Answer(words.get(rest..).unwrap_or_default().to_vec())
+        }
+        _ => Received::Other("its answer is no RPC reply to the call"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(words: &[u32]) -> Vec<u8> {
+        let mark = LAST_FRAGMENT | u32::try_from(words.len() * 4).unwrap();
+        std::iter::once(&mark).chain(words).flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn an_answer_is_read_when_all_of_it_is_there() {
+        let bytes = record(&[7, REPLY, ACCEPTED, 0, 8, 1, 2, SUCCESS, 42]);
+        for end in 0..bytes.len() {
+            assert_eq!(answer(7, &bytes[..end]), Received::Part);
+        }
+        assert_eq!(answer(7, &bytes), Received::Answer(vec![SUCCESS, 42]));
+    }
+
+    #[test]
+    fn what_is_no_answer_to_the_call_is_told() {
+        for words in [&[8, REPLY, ACCEPTED, 0, 0, SUCCESS][..], &[7, CALL, 0, 0, 0], &[7, REPLY, 1, 0, 0], &[]] {
+            assert!(matches!(answer(7, &record(words)), Received::Other(_)), "{words:?}");
+        }
+        assert!(matches!(answer(7, b"HTTP/1.1 400 Bad Request\r\n"), Received::Other(_)));
+    }
+
+    #[test]
+    fn a_call_says_how_long_it_is() {
+        let bytes = call(7, [100_003, 4, 0], &[1, 2]);
+        assert_eq!(bytes[..4], 0x8000_0030_u32.to_be_bytes());
+        assert_eq!(bytes.len(), 52);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_comes_is_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = answer(7, &bytes);
+            let _ = answer(7, &record(&bytes.iter().map(|&byte| u32::from(byte) << 24).collect::<Vec<_>>()));
+        }
+    }
+}

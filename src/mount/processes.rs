@@ -1,0 +1,166 @@
+//! The worker processes themselves: kept and reused, killed when they miss their deadline.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
+
+use super::error::MountError;
+use super::request::{Reply, Request};
+use super::worker;
+
+/// How long a worker beyond the spare one stays without work.
+const IDLE: Duration = Duration::from_mins(1);
+/// No more processes than these, whatever happens.
+const MOST: usize = 64;
+
+/// The worker processes of this daemon.
+#[derive(Debug)]
+pub(super) struct Processes {
+    idle: Mutex<Vec<(Worker, Instant)>>,
+    places: Semaphore,
+    counts: Arc<Counts>,
+}
+
+/// How many processes there are, and how many were killed.
+#[derive(Debug, Default)]
+struct Counts {
+    running: AtomicU64,
+    killed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    socket: BufReader<UnixStream>,
+    /// Whether it is in the middle of a request.
+    is_busy: bool,
+    counts: Arc<Counts>,
+    /// Killed when dropped, and reaped by the runtime.
+    _process: Child,
+}
+
+impl Processes {
+    /// With one that waits, so that the first call finds one.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let counts = Arc::new(Counts::default());
+        let spare = Worker::start(&counts)?;
+        let idle = Mutex::new(vec![(spare, Instant::now())]);
+        let processes = Arc::new(Self { idle, places: Semaphore::new(MOST), counts });
+        tokio::spawn(give_back_idle(Arc::downgrade(&processes)));
+        Ok(processes)
+    }
+
+    /// Asks one of them; it is killed if it does not answer within the limit.
+    pub(super) async fn ask(&self, what: &str, request: &Request, limit: Duration) -> Result<Reply, MountError> {
+        let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
+        let failed = |error: io::Error| worker_failed(what, &error);
+        let end = tokio::time::Instant::now() + limit;
+        let _place = timeout_at(end, self.places.acquire())
+            .await
+            .map_err(|_| late("calls to servers that do not answer take all worker processes"))?;
+        let mut worker = self.take().map_err(failed)?;
+        match timeout_at(end, worker.ask(request)).await {
+            Ok(Ok(reply)) => {
+                self.give(worker);
+                Ok(reply)
+            }
+            Ok(Err(error)) => Err(failed(error)),
+            Err(_) => Err(late("the server accepts connections but does not answer; its process was ended, try again")),
+        }
+    }
+
+    /// How many processes there are.
+    pub(super) fn running(&self) -> u64 {
+        self.counts.running.load(Ordering::Relaxed)
+    }
+
+    /// How many were killed in the middle of a request.
+    pub(super) fn killed(&self) -> u64 {
+        self.counts.killed.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> io::Result<Worker> {
+        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match kept {
+            Some((worker, _)) => Ok(worker),
+            None => Worker::start(&self.counts),
+        }
+    }
+
+    fn give(&self, worker: Worker) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((worker, Instant::now()));
+    }
+
+    /// Ends the workers that had nothing to do for long, but one.
+    fn trim(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // The longest unused stand first: work goes to the last.
+        while idle.len() > 1 && idle.first().is_some_and(|(_, since)| since.elapsed() > IDLE) {
+            idle.remove(0);
+        }
+    }
+}
+
+async fn give_back_idle(processes: std::sync::Weak<Processes>) {
+    loop {
+        tokio::time::sleep(IDLE / 2).await;
+        let Some(processes) = processes.upgrade() else { return };
+        processes.trim();
+    }
+}
+
+impl Worker {
+    fn start(counts: &Arc<Counts>) -> io::Result<Self> {
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let process = Command::new("/proc/self/exe")
+            .arg(worker::COMMAND)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            // A terminal's interrupt is for the daemon, which then ends its workers in order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        counts.running.fetch_add(1, Ordering::Relaxed);
+        let socket = BufReader::new(UnixStream::from_std(ours)?);
+        Ok(Self { socket, is_busy: false, counts: Arc::clone(counts), _process: process })
+    }
+
+    async fn ask(&mut self, request: &Request) -> io::Result<Reply> {
+        self.is_busy = true;
+        self.socket.write_all(&framed(&serde_json::to_vec(request)?)).await?;
+        let length = self.socket.read_u32().await?;
+        let mut reply = vec![0; length as usize];
+        self.socket.read_exact(&mut reply).await?;
+        self.is_busy = false;
+        Ok(serde_json::from_slice(&reply)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.counts.running.fetch_sub(1, Ordering::Relaxed);
+        if self.is_busy {
+            self.counts.killed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A message behind its length in four bytes, in one piece.
+pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes(), message].concat()
+}
+
+pub(super) fn worker_failed(what: &str, reason: &dyn ToString) -> MountError {
+    MountError::Worker { what: what.into(), reason: reason.to_string() }
+}

@@ -1,0 +1,141 @@
+//! From a server's name to a server that answers: its addresses, the question whether it is there, and what follows
+//! where it is not.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use super::error::MountError;
+use super::options::{Transport, Version};
+use super::ping::{PingError, Served};
+use super::request::{MountRequest, Reached, Reply, Request};
+use super::servers::Server;
+use super::workers::Workers;
+
+impl Workers {
+    /// Makes sure that the server of a request answers. While it is known not to, that is an error at once.
+    pub(super) async fn reach(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        request: &MountRequest,
+    ) -> Result<Reached, MountError> {
+        server.check()?;
+        let mut candidates = request.options.candidates();
+        server.prefer_known(&mut candidates);
+        let wanted = candidates.iter().max().copied().unwrap_or(Version::V4_2);
+        let found = match request.options.transport() {
+            Transport::Tcp => self.find(server, wanted.major()).await,
+            // Only over TCP can it be asked.
+            _ => self.resolve(server).await.and_then(|addresses| match addresses.first() {
+                Some(&address) => Ok((SocketAddr::new(address, server.port), None, Served::Yes)),
+                None => Err(unresolved(server, "it has no address")),
+            }),
+        };
+        let (address, own, versions) = found.inspect_err(|error| self.blame(server, error, wanted.major()))?;
+        server.answered();
+        if let Served::Between(low, high) = versions {
+            candidates.retain(|version| (low..=high).contains(&version.major()));
+        }
+        if candidates.is_empty() {
+            return Err(super::attempt::version_not_served(request));
+        }
+        Ok(Reached { address, client: own, candidates })
+    }
+
+    /// Finds out whether a server answers whose call took too long.
+    pub(super) async fn make_sure(self: &Arc<Self>, server: &Arc<Server>, major: u32) {
+        match self.find(server, major).await {
+            Ok(_) => server.answered(),
+            Err(error) => self.blame(server, &error, major),
+        }
+    }
+
+    /// Draws the consequence of an error: a server that does not answer is left alone until it does.
+    pub(super) fn blame(self: &Arc<Self>, server: &Arc<Server>, error: &MountError, major: u32) {
+        let is_news = match error {
+            MountError::Unreachable { .. } | MountError::Unresolved { .. } => server.failed(error),
+            MountError::TimedOut { .. } => server.hung(error),
+            _ => false,
+        };
+        if is_news {
+            tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
+        }
+    }
+
+    /// An address of the server that answers, and which versions it serves.
+    async fn find(&self, server: &Server, major: u32) -> Result<(SocketAddr, Option<IpAddr>, Served), MountError> {
+        let addresses = self.resolve(server).await?;
+        let mut failure = None;
+        for (index, &address) in addresses.iter().enumerate() {
+            // The addresses share the deadline: a name with a dead one among several must not use it up.
+            let share = u32::try_from(addresses.len() - index).unwrap_or(1);
+            let address = SocketAddr::new(address, server.port);
+            match self.pinger().nfs(address, major, self.limits().ping / share.min(2)).await {
+                Ok((versions, own)) => return Ok((address, Some(own), versions)),
+                Err(error) => failure = failure.or(Some(self.no_answer(server, address, &error))),
+            }
+        }
+        // Perhaps it has moved.
+        server.set_addresses(None);
+        Err(failure.unwrap_or_else(|| unresolved(server, "it has no address")))
+    }
+
+    async fn resolve(&self, server: &Server) -> Result<Vec<IpAddr>, MountError> {
+        if let Ok(address) = server.name.parse() {
+            return Ok(vec![address]);
+        }
+        if let Some(known) = server.addresses() {
+            return Ok(known);
+        }
+        let what = format!("the lookup of {}", server.name);
+        let request = Request::Resolve { server: server.name.clone() };
+        match self.processes().ask(&what, &request, self.limits().ping).await {
+            Ok(Reply::Addresses(addresses)) => {
+                server.set_addresses(Some(addresses.clone()));
+                Ok(addresses)
+            }
+            Ok(Reply::Failed(error)) => Err(error),
+            Ok(reply) => Err(super::workers::unexpected(&what, &reply)),
+            Err(MountError::TimedOut { seconds, .. }) => {
+                Err(unresolved(server, &format!("no name server answers within {seconds} s")))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn no_answer(&self, server: &Server, address: SocketAddr, error: &PingError) -> MountError {
+        let (server, address) = (server.name.clone(), address.to_string());
+        match error {
+            PingError::Silent(error) => {
+                let reason = match error.kind() {
+                    io::ErrorKind::TimedOut => {
+                        format!("no answer to RPC NULL within {} ms", self.limits().ping.as_millis())
+                    }
+                    _ => error.to_string(),
+                };
+                MountError::Unreachable { server, address, reason }
+            }
+            PingError::NotNfs(reason) => MountError::NotNfs { server, address, reason: (*reason).into() },
+        }
+    }
+}
+
+/// Asks a server now and then whether it is back, until it is or nobody wants it any more.
+async fn ask_until_it_answers(workers: Weak<Workers>, server: Arc<Server>, major: u32) {
+    while let Some(next) = server.next_try() {
+        tokio::time::sleep_until(next.into()).await;
+        let Some(workers) = workers.upgrade() else { return };
+        match workers.find(&server, major).await {
+            // That it is no NFS server is an answer too, which the next call gets to see.
+            Ok(_) | Err(MountError::NotNfs { .. }) => server.answered(),
+            Err(error) => {
+                server.failed(&error);
+            }
+        }
+        drop(workers);
+    }
+}
+
+fn unresolved(server: &Server, reason: &str) -> MountError {
+    MountError::Unresolved { server: server.name.clone(), reason: reason.into() }
+}
