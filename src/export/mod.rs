@@ -220,7 +220,12 @@ impl Export {
     /// The same of work on the tree at `path`.
     #[must_use]
     pub fn tree_failed(&self, path: &dyn std::fmt::Display, error: &TreeError) -> ExportError {
-        self.failed(error.what, format!("{path}/{}", error.path.display()), error.errno)
+        let errno = match error.errno {
+            // What vanishes from a source is left out, so it is the tree in staging that somebody took away.
+            Errno::ENOENT => Errno::ESTALE,
+            errno => errno,
+        };
+        self.failed(error.what, format!("{path}/{}", error.path.display()), errno)
     }
 
     /// The same of work with the archive of `what`.

@@ -114,7 +114,7 @@ impl Export {
     /// Where the server fails.
     pub fn discard_links(&self, name: &StagingName) -> Result<(), ExportError> {
         let folder = format!("{}.links", name.0);
-        remove::tree_with(self.staging()?, &folder, self.effort())
+        remove::tree(self.staging()?, &folder, self.effort())
             .map_err(|(_, errno)| self.failed("remove from staging", folder.as_str(), errno))
     }
 

@@ -10,12 +10,16 @@ use super::options::Options;
 pub enum Request {
     /// Mount a share, or a directory of it.
     Mount(MountRequest),
-    /// Unmount whatever is mounted on the path, and remove the empty directory if asked.
+    /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more to
+    /// a path that has a new mount by then.
     Unmount {
         /// The absolute path of the mount point.
         target: String,
-        /// Whether the mount point itself goes too.
-        remove: bool,
+    },
+    /// Remove the empty directory that was a mount point.
+    Remove {
+        /// The absolute path of the mount point.
+        target: String,
     },
     /// Ask how full the file system mounted on a path is.
     Usage {
@@ -75,8 +79,14 @@ pub enum Reply {
     },
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),
-    /// Nothing is mounted on the target any more.
+    /// One mount was taken off the target; there may be more.
     Unmounted,
+    /// Nothing is mounted on the target.
+    NotMounted,
+    /// The mount point is gone.
+    Removed,
+    /// The mount point stays: something is mounted on it.
+    StillMounted,
     /// How full the file system is.
     Usage(Usage),
     /// It did not work.

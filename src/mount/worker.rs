@@ -22,9 +22,6 @@ use super::request::{Reply, Request};
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";
 
-/// More mounts than this on one path are somebody's mistake; the next call goes on with them.
-const MOST_STACKED: usize = 100;
-
 /// Serves requests from standard input until the daemon closes it.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -52,39 +49,36 @@ fn serve() -> io::Result<()> {
 fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
     match request {
         Request::Mount(request) => attempt::mount(memory, request),
-        Request::Unmount { target, remove } => unmount(target, *remove),
+        Request::Unmount { target } => unmount(target),
+        Request::Remove { target } => remove(target),
         Request::Usage { target } => usage(target),
     }
 }
 
-/// Unmounts all that is stacked on the target, then removes the empty directory. Nothing there is success.
-fn unmount(target: &str, remove: bool) -> Result<Reply, MountError> {
-    let path = Path::new(target);
-    for _ in 0..MOST_STACKED {
-        match kernel::unmount(path) {
-            Ok(()) => {}
-            // The kernel's words for "nothing is mounted there" and "there is no such path".
-            Err(Errno::EINVAL | Errno::ENOENT) => break,
-            Err(errno) => return Err(MountError::system(format!("cannot unmount {target}"), errno)),
-        }
+fn unmount(target: &str) -> Result<Reply, MountError> {
+    match kernel::unmount(Path::new(target)) {
+        Ok(()) => Ok(Reply::Unmounted),
+        // The kernel's words for "nothing is mounted there" and "there is no such path".
+        Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::NotMounted),
+        Err(errno) => Err(MountError::system(format!("cannot unmount {target}"), errno)),
     }
-    if remove {
-        remove_target(path).map_err(|error| MountError::Target { target: target.into(), reason: error.to_string() })?;
-    }
-    Ok(Reply::Unmounted)
 }
 
-/// Removes the mount point: rmdir only, never what is in it, and never through a mount (EBUSY).
-fn remove_target(real: &Path) -> io::Result<()> {
-    match std::fs::remove_dir(real) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            Err(io::Error::other("it is not a directory: remove it by hand"))
-        }
-        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Err(io::Error::other(
-            "nothing is mounted on it, but the directory on this host's own disk holds files; move them away by hand",
-        )),
-        other => other,
+/// Removes the mount point: rmdir only, never what is in it, and never through a mount.
+fn remove(target: &str) -> Result<Reply, MountError> {
+    let failed = |reason: String| Err(MountError::Target { target: target.into(), reason });
+    match std::fs::remove_dir(target) {
+        Ok(()) => Ok(Reply::Removed),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => Ok(Reply::Removed),
+            ErrorKind::ResourceBusy => Ok(Reply::StillMounted),
+            ErrorKind::NotADirectory => failed("it is not a directory: remove it by hand".into()),
+            ErrorKind::DirectoryNotEmpty => failed(
+                "nothing is mounted on it, but the directory on this host's own disk holds files; move them away by hand"
+                    .into(),
+            ),
+            _ => failed(error.to_string()),
+        },
     }
 }
 

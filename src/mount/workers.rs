@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,13 +20,15 @@ use tokio::time::timeout_at;
 
 use super::error::MountError;
 use super::request::{MountRequest, Occupant, Reply, Request, Usage};
-use super::table::Table;
+use super::table::{Table, TableError};
 use super::worker;
 
 /// How long a worker beyond the spare one stays without work.
 const IDLE: Duration = Duration::from_mins(1);
 /// The place of calls that no server has to answer.
 const NO_SERVER: &str = "";
+/// More mounts than this on one path are somebody's mistake; the next call goes on with them.
+const MOST_STACKED: usize = 100;
 /// How soon, and then how often, the mount table is asked whether a mount that takes its time to go is gone.
 const GONE_CHECK: Duration = Duration::from_millis(100);
 
@@ -124,37 +127,59 @@ impl Workers {
 
     /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
     ///
+    /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a path
+    /// that may carry a new mount when it goes on.
+    pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
+        for _ in 0..MOST_STACKED {
+            let was_mounted = self.take_off(server, target).await?;
+            // The kernel removes no directory that has a further mount on it.
+            if if remove { self.remove(target).await? } else { !was_mounted } {
+                return Ok(());
+            }
+        }
+        Err(worker_failed(&format!("the unmount of {target}"), &format!("more than {MOST_STACKED} mounts are on it")))
+    }
+
+    /// Takes the topmost mount off the target; false where there is none.
+    ///
     /// The mount table decides: a mount that is out of it is gone, even where the call that took it out still waits for
     /// a dead server. That call then ends in the background, or is killed at its deadline.
-    pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
+    async fn take_off(self: &Arc<Self>, server: &str, target: &str) -> Result<bool, MountError> {
+        let before = topmost(target).ok().flatten();
+        let is_gone = || before.is_some() && topmost(target).is_ok_and(|now| now != before);
+        let what = format!("the unmount of {target}");
         let mut call = tokio::spawn({
-            let (workers, server, target) = (Arc::clone(self), server.to_owned(), target.to_owned());
-            async move { workers.ask_unmount(&server, &target, remove).await }
+            let (workers, server, target, what) =
+                (Arc::clone(self), server.to_owned(), target.to_owned(), what.clone());
+            async move { workers.ask(&server, &what, &Request::Unmount { target }, workers.limits.mount).await }
         });
         loop {
             tokio::select! {
                 ended = &mut call => {
-                    return match ended.unwrap_or_else(|error| Err(worker_failed("unmount", &error))) {
-                        Err(MountError::TimedOut { .. }) if !is_mounted(target) => break,
-                        result => result,
+                    return match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
+                        Ok(Reply::Unmounted) => Ok(true),
+                        Ok(Reply::NotMounted) => Ok(false),
+                        Ok(Reply::Failed(error)) => Err(error),
+                        Ok(reply) => Err(unexpected(&what, &reply)),
+                        Err(MountError::TimedOut { .. }) if is_gone() => Ok(true),
+                        Err(error) => Err(error),
                     };
                 }
                 () = tokio::time::sleep(GONE_CHECK) => {
-                    if !is_mounted(target) {
-                        break;
+                    if is_gone() {
+                        return Ok(true);
                     }
                 }
             }
         }
-        // Only the empty directory is left to remove, for which no server is asked.
-        if remove { self.ask_unmount(NO_SERVER, target, true).await } else { Ok(()) }
     }
 
-    async fn ask_unmount(&self, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
-        let what = format!("the unmount of {target}");
-        let request = Request::Unmount { target: target.into(), remove };
-        match self.ask(server, &what, &request, self.limits.mount).await? {
-            Reply::Unmounted => Ok(()),
+    /// Removes an empty mount point; false where something is mounted on it. No server is asked.
+    async fn remove(&self, target: &str) -> Result<bool, MountError> {
+        let what = format!("the removal of {target}");
+        match self.ask(NO_SERVER, &what, &Request::Remove { target: target.into() }, self.limits.mount).await? {
+            Reply::Removed => Ok(true),
+            Reply::StillMounted => Ok(false),
             Reply::Failed(error) => Err(error),
             reply => Err(unexpected(&what, &reply)),
         }
@@ -257,7 +282,12 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
 
 fn is_mounted(target: &str) -> bool {
     // A table that cannot be read says nothing; then the mount counts as there.
-    Table::read().map_or(true, |table| table.at(std::path::Path::new(target)).is_some())
+    topmost(target).map_or(true, |mount| mount.is_some())
+}
+
+/// The number of the topmost mount on the target, if there is one.
+fn topmost(target: &str) -> Result<Option<u64>, TableError> {
+    Ok(Table::read()?.at(Path::new(target)).map(|mount| mount.id))
 }
 
 fn unexpected(what: &str, reply: &Reply) -> MountError {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
-/// Workers on one export. Measured at a round trip of 1 ms: twice as many gain a tenth, four times as many lose.
+/// Workers on one export. At a round trip of 1 ms, 16 to 32 were measured to be fastest, and 64 slower.
 const WORKERS: usize = 24;
 
 /// What may be done at once on one export. Its clones share one bound.

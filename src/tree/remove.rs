@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, tell};
 
 use super::effort::{Effort, Work, Worker};
 use super::walk::Node;
@@ -26,18 +26,12 @@ use crate::beneath;
 /// How often a directory that fills up while it is emptied is emptied again.
 const ROUNDS: u32 = 8;
 /// Room for the names that are read at once.
-const BUFFER: usize = 32 * 1024;
+const BUFFER: usize = 128 * 1024;
+/// When so many names of those that are read at once were removed, more are likely to follow.
+const MANY_NAMES: usize = 1000;
 /// When so many directories wait, few more are moved up at once from each.
 const MANY_WAITING: usize = 4096;
 const FEW: usize = 64;
-
-/// As [`tree_with`], with an effort of its own.
-///
-/// # Errors
-/// As [`tree_with`].
-pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, Errno)> {
-    tree_with(place, name, &Effort::default())
-}
 
 /// Removes `name` and all below it from the directory `place`. Where it is gone already, that is success.
 ///
@@ -47,7 +41,7 @@ pub fn tree(place: impl AsFd, name: &str) -> std::result::Result<(), (OsString, 
 /// # Errors
 /// The first entry that could not be removed, as a path from the tree (`.` is the tree itself), and why; everything
 /// that could be removed is.
-pub fn tree_with(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
+pub fn tree(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
     // Most volumes are empty when they go: one round trip.
     match unlinkat(&place, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
@@ -132,27 +126,36 @@ impl Removal<'_> {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut failed = None;
         let mut directories = 0;
-        prepare(&directory, &mut buffer)?;
+        let mut next = Some(0);
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
-        let mut entries = RawDir::new(&directory, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(from_rustix)?;
-            if is_dots(entry.file_name()) {
-                continue;
-            }
-            match self.entry(&directory, entry.file_name(), entry.file_type()) {
-                Ok(None) => {}
-                Ok(Some(number)) => {
-                    worker
-                        .push([Tree { number: Some(number), origin: origin.below(entry.file_name().to_owned(), ()) }]);
-                    directories += 1;
-                    if directories >= FEW && worker.waiting() >= MANY_WAITING {
-                        return Ok(Left::Directories);
+        while let Some(from) = next.take() {
+            prepare(&directory, from, &mut buffer)?;
+            let mut removed = 0;
+            let mut entries = RawDir::new(&directory, &mut buffer);
+            while let Some(entry) = entries.next() {
+                let entry = entry.map_err(from_rustix)?;
+                let (name, cookie) = (entry.file_name(), entry.next_entry_cookie());
+                if !is_dots(name) {
+                    match self.entry(&directory, name, entry.file_type()) {
+                        Ok(None) => removed += 1,
+                        Ok(Some(number)) => {
+                            worker.push([Tree { number: Some(number), origin: origin.below(name.to_owned(), ()) }]);
+                            directories += 1;
+                        }
+                        Err(errno) => {
+                            failed.get_or_insert_with(|| (origin.path_of(name).into_os_string(), errno));
+                        }
                     }
                 }
-                Err(errno) => {
-                    failed.get_or_insert_with(|| (origin.path_of(entry.file_name()).into_os_string(), errno));
+                if entries.is_buffer_empty() {
+                    // After many it goes on at the beginning, if all before are gone: only there does NFS ask the server
+                    // for the names with all that is known of them.
+                    next = Some(if removed >= MANY_NAMES && failed.is_none() { 0 } else { cookie });
+                    break;
+                }
+                if directories >= FEW && worker.waiting() >= MANY_WAITING {
+                    return Ok(Left::Directories);
                 }
             }
         }
@@ -190,9 +193,12 @@ impl Removal<'_> {
     }
 }
 
-/// Makes a directory that was just opened cheap to empty: NFS looks every name up before it removes it, unless the
-/// directory was found unchanged since its names were first read.
-fn prepare(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+/// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it, unless
+/// the directory was found unchanged since it was read.
+fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+    if tell(directory).map_err(from_rustix)? != from {
+        seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
+    }
     let mut entries = RawDir::new(directory, buffer);
     let mut several = 0;
     while several < 2 {
@@ -200,12 +206,15 @@ fn prepare(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
             Some(entry) => several += u32::from(!is_dots(entry.map_err(from_rustix)?.file_name())),
             None => break,
         }
+        if entries.is_buffer_empty() {
+            break;
+        }
     }
     if several > 1 {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(from_rustix)?;
     }
-    seek(directory, SeekFrom::Start(0)).map(|_| ()).map_err(from_rustix)
+    seek(directory, SeekFrom::Start(from)).map(|_| ()).map_err(from_rustix)
 }
 
 fn path(origin: &Node<()>) -> OsString {
@@ -241,7 +250,7 @@ mod tests {
         symlink("../outside", tree_path.join("link")).unwrap();
         symlink("/", tree_path.join("a/root")).unwrap();
         nix::unistd::mkfifo(&tree_path.join("a/fifo"), Mode::S_IRWXU).unwrap();
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["outside"]);
     }
@@ -256,16 +265,16 @@ mod tests {
             at = beneath::open_dir(&at, "directory").unwrap();
         }
         drop(at);
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
     }
 
     #[test]
     fn what_is_gone_already_and_what_is_no_directory_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
-        tree(place(folder.path()), "missing").unwrap();
+        tree(place(folder.path()), "missing", &Effort::default()).unwrap();
         symlink("/", folder.path().join("link")).unwrap();
-        tree(place(folder.path()), "link").unwrap();
+        tree(place(folder.path()), "link", &Effort::default()).unwrap();
         assert!(std::fs::symlink_metadata(folder.path().join("link")).is_err());
     }
 
@@ -301,13 +310,13 @@ mod tests {
             std::fs::write(folder.path().join(format!("t/a/b/{number}/file")), "x").unwrap();
         }
         let immutable = Immutable::make(&folder.path().join("t/a/b/7/kept"));
-        let failed = tree_with(place(folder.path()), "t", &Effort::new(4)).unwrap_err();
+        let failed = tree(place(folder.path()), "t", &Effort::new(4)).unwrap_err();
         assert_eq!(failed, ("a/b/7/kept".into(), Errno::EPERM));
         let left = names(folder.path());
         assert_eq!(left.len(), 1, "{left:?}");
         assert_eq!(names(&folder.path().join(&left[0])), ["kept"]);
         drop(immutable);
-        tree(place(folder.path()), &left[0]).unwrap();
+        tree(place(folder.path()), &left[0], &Effort::default()).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 
@@ -318,11 +327,11 @@ mod tests {
             std::fs::create_dir_all(folder.path().join(name)).unwrap();
         }
         std::fs::write(folder.path().join("t.2"), "x").unwrap();
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         // An empty one is replaced by what takes its name.
         assert_eq!(names(folder.path()), ["t.0", "t.2"]);
         for name in ["t.0", "t.2"] {
-            tree(place(folder.path()), name).unwrap();
+            tree(place(folder.path()), name, &Effort::default()).unwrap();
         }
         assert!(names(folder.path()).is_empty());
     }
@@ -333,7 +342,7 @@ mod tests {
         for number in 0..2 * MANY_WAITING {
             std::fs::create_dir_all(folder.path().join(format!("t/{number}"))).unwrap();
         }
-        tree_with(place(folder.path()), "t", &Effort::new(2)).unwrap();
+        tree(place(folder.path()), "t", &Effort::new(2)).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 
@@ -353,10 +362,10 @@ mod tests {
                     }
                 }
             });
-            let ended = tree(place(folder.path()), "t");
+            let ended = tree(place(folder.path()), "t", &Effort::default());
             assert!(matches!(&ended, Ok(()) | Err((_, Errno::ENOTEMPTY))), "{ended:?}");
         });
-        tree(place(folder.path()), "t").unwrap();
+        tree(place(folder.path()), "t", &Effort::default()).unwrap();
         assert!(names(folder.path()).is_empty());
     }
 }

@@ -11,12 +11,18 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nfs_csi::proto::controller_client::ControllerClient;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_usage::Unit;
-use nfs_csi::proto::{GetPluginInfoRequest, Volume};
+use nfs_csi::proto::{CreateVolumeRequest, GetPluginInfoRequest, Volume};
+
+use tonic::transport::Channel;
 
 use kit::driver::Driver;
-use kit::requests::{MIB, create, delete, expand, publish, stats, unpublish};
+use kit::requests::{
+    MIB, create, create_from, delete, delete_snapshot, expand, of_snapshot, of_volume, publish, snapshot, stats,
+    unpublish,
+};
 use kit::server::{SERVER, SHARE, names, on_server};
 use kit::{folder, mounts_at, wait_for};
 
@@ -32,7 +38,7 @@ impl Story {
         let begun = Instant::now();
         let result = work.await;
         let milliseconds = begun.elapsed().as_secs_f64() * 1000.0;
-        println!("\n {:>2}  {title:<70} {milliseconds:>8.1} ms", self.step);
+        println!("\n {:>2}  {title:<78} {milliseconds:>8.1} ms", self.step);
         result
     }
 }
@@ -126,6 +132,8 @@ async fn main() {
     seen("node", "nothing mounted, target paths removed");
     seen("server", format_args!("the data is still there: {}", describe(&on_server("pvc-demo/hello"))));
 
+    copies(&mut story, &mut controller, &volume).await;
+
     story.step("DeleteVolume", controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
     assert!(!on_server("pvc-demo").exists());
     seen("server", "pvc-demo is gone from the share, and so is its record");
@@ -143,6 +151,96 @@ async fn main() {
     assert!(status.success());
     seen("driver", format_args!("ended with {status}, socket removed, exports unmounted"));
     println!("\n     done: {} steps, none failed\n", story.step);
+}
+
+/// Snapshot, restore, clone and delete of a volume that holds something.
+async fn copies(story: &mut Story, controller: &mut ControllerClient<Channel>, volume: &Volume) {
+    story
+        .step("the volume is filled: 256 MiB in one file, 1,000 small ones in 20 folders", async {
+            write(&on_server("pvc-demo/large"), 256);
+            for directory in 0..20 {
+                let directory = on_server(&format!("pvc-demo/folder-{directory}"));
+                std::fs::create_dir(&directory).unwrap();
+                for file in 0..50 {
+                    std::fs::write(directory.join(file.to_string()), vec![file; 4096]).unwrap();
+                }
+            }
+            nix::unistd::sync();
+        })
+        .await;
+    let full = used();
+    seen("server", format_args!("{:.0} MiB of the disk are used", mebibytes(full)));
+
+    let take = snapshot("snap-demo", &volume.volume_id, &[]);
+    let taken = story.step("CreateSnapshot", controller.create_snapshot(take)).await.unwrap();
+    let taken = taken.into_inner().snapshot.unwrap();
+    seen("id", &taken.snapshot_id);
+    seen("server", shared_since(full));
+
+    story
+        .step("the volume is changed: the large file goes, a small one is rewritten", async {
+            std::fs::remove_file(on_server("pvc-demo/large")).unwrap();
+            std::fs::write(on_server("pvc-demo/folder-7/7"), "changed").unwrap();
+        })
+        .await;
+
+    let before = used();
+    // As large as its source: no size is asked for.
+    let any_size = |request| CreateVolumeRequest { capacity_range: None, ..request };
+    let restore = any_size(create_from("pvc-restored", of_snapshot(&taken.snapshot_id), &[]));
+    let restored = story.step("CreateVolume from the snapshot", controller.create_volume(restore)).await.unwrap();
+    let restored = restored.into_inner().volume.unwrap();
+    assert_eq!(std::fs::read(on_server("pvc-restored/folder-7/7")).unwrap(), [7; 4096]);
+    seen("server", describe(&on_server("pvc-restored/large")));
+    seen("server", shared_since(before));
+
+    let before = used();
+    let clone = any_size(create_from("pvc-clone", of_volume(&restored.volume_id), &[]));
+    let clone = story.step("CreateVolume as a clone of that", controller.create_volume(clone)).await.unwrap();
+    let clone = clone.into_inner().volume.unwrap();
+    seen("server", format_args!("{} entries at the top, as in its source", names("pvc-clone").len()));
+    seen("server", shared_since(before));
+
+    let archive = snapshot("snap-archive", &clone.volume_id, &[("snapshotFormat", "tar.zst")]);
+    let archived =
+        story.step("CreateSnapshot as one compressed archive", controller.create_snapshot(archive)).await.unwrap();
+    let archived = archived.into_inner().snapshot.unwrap();
+    let key = names(".nfs-csi/snapshots")
+        .into_iter()
+        .find(|key| on_server(&format!(".nfs-csi/snapshots/{key}/data.tar.zst")).exists())
+        .unwrap();
+    seen("server", describe(&on_server(&format!(".nfs-csi/snapshots/{key}/data.tar.zst"))));
+
+    story
+        .step("DeleteVolume for restored and clone, DeleteSnapshot for both: all answered", async {
+            for volume in [&restored, &clone] {
+                controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
+            }
+            for snapshot in [&taken, &archived] {
+                controller.delete_snapshot(delete_snapshot(&snapshot.snapshot_id)).await.unwrap();
+            }
+        })
+        .await;
+    assert!(names(".nfs-csi/snapshots").is_empty() && !on_server("pvc-clone").exists());
+    seen("server", "gone from the share, and being freed in the trash");
+}
+
+/// Bytes in use on the server's disk.
+fn used() -> u64 {
+    nix::unistd::sync();
+    let stat = nix::sys::statvfs::statvfs(&on_server("")).unwrap();
+    (stat.blocks() - stat.blocks_free()) * stat.fragment_size()
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn shared_since(before: u64) -> String {
+    format!(
+        "{:.1} MiB more of the disk are used: the data is shared by reflink",
+        mebibytes(used().saturating_sub(before))
+    )
 }
 
 /// The NFS mount on a path, as the kernel has it.

@@ -5,7 +5,7 @@
 # /run/nfsroot (rootdir= of nfs.conf), and what is exported there is bound to the same path outside of it.
 #
 #   nfsd                       starts it
-#   export_more NAME OPTIONS   exports /run/exports/NAME, a tmpfs, with other options
+#   export_more NAME OPTIONS [SIZE]   exports /run/exports/NAME, a tmpfs of this size, with other options
 #   export_disk NAME OPTION... exports /run/exports/NAME, a disk made by mkfs.xfs with options
 #   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
 mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
@@ -22,7 +22,7 @@ both() { mkdir -p "$1" "/run/nfsroot$1"; }
 next_fsid=10
 export_more() {
 	both "/run/exports/$1"
-	mount -t tmpfs "$1" "/run/nfsroot/run/exports/$1"
+	mount -t tmpfs -o "size=${3:-50%}" "$1" "/run/nfsroot/run/exports/$1"
 	mount --bind "/run/nfsroot/run/exports/$1" "/run/exports/$1"
 	next_fsid=$((next_fsid + 1))
 	exportfs -o "$2,insecure,no_subtree_check,fsid=$next_fsid" "*:/run/exports/$1"

@@ -19,4 +19,5 @@ mod servers;
 mod snapshots;
 mod trash;
 mod tree_crashes;
+mod tree_faults;
 mod trees;

@@ -163,6 +163,8 @@ async fn what_a_killed_driver_left_mounted_is_tidied_up_by_the_next() {
 async fn workers_end_with_their_driver() {
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);
+    // It listens before it is ready.
+    driver.identity().await.probe(ProbeRequest {}).await.unwrap();
     let workers = driver.workers();
     assert!(!workers.is_empty());
     driver.kill().await;

@@ -48,6 +48,19 @@ fn hanging(mut stream: TcpStream) {
     }
 }
 
+/// Stands before the NFS server, and hands on what it says with this delay.
+fn slow(stream: TcpStream) {
+    let nfsd = TcpStream::connect("127.0.0.1:2049").unwrap();
+    let mut calls = (stream.try_clone().unwrap(), nfsd.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut calls.0, &mut calls.1));
+    let (mut replies, mut client) = (nfsd, stream);
+    let mut bytes = vec![0; 1 << 20];
+    while let Ok(length @ 1..) = replies.read(&mut bytes) {
+        std::thread::sleep(Duration::from_millis(150));
+        let _ = client.write_all(&bytes[..length]);
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_silent_refuses_or_is_unknown_is_told_at_once() {
     let folder = folder();
@@ -97,6 +110,24 @@ async fn a_mount_that_hangs_ends_at_its_deadline_and_the_next_one_finds_a_worker
     node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
     assert!(mounts_at(&target).is_empty());
+}
+
+#[tokio::test]
+async fn what_an_unmount_that_takes_long_does_last_is_not_done_to_the_next_mount() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let target = folder.path().join("target");
+    let port = format!("port={}", server(slow));
+    let volume = by_hand("slow", &[]);
+    for round in 0..2 {
+        let begun = Instant::now();
+        node.node_publish_volume(publish(&volume, &target, RWX, &["nfsvers=4.1", &port])).await.unwrap();
+        assert!(begun.elapsed() > Duration::from_millis(150));
+        // Its last call to the server takes longer than an unpublish waits for it.
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        assert!(!target.exists(), "round {round}");
+    }
 }
 
 #[tokio::test]

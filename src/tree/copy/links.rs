@@ -135,7 +135,7 @@ impl<'a> Folder<'a> {
             let name = format!("old.{}", self.discarded.fetch_add(1, Ordering::Relaxed));
             match renameat(spot.target(), spot.name, &folder, &name) {
                 Ok(()) => {
-                    return remove::tree_with(&folder, &name, &Effort::new(1)).map_err(|(_, errno)| TreeError {
+                    return remove::tree(&folder, &name, &Effort::new(1)).map_err(|(_, errno)| TreeError {
                         what: "remove an earlier copy of",
                         path: spot.directory.path_of(spot.name),
                         errno,

@@ -394,7 +394,12 @@ fn a_tree_far_deeper_than_a_path_may_be_long_is_copied() {
     assert_eq!(trees.progress.files(), 5001);
     openat(&at, "end", OFlags::PATH, Mode::empty()).unwrap();
     for name in ["source", "target"] {
-        crate::tree::remove::tree(File::open(trees.folder.path()).unwrap(), name).unwrap();
+        crate::tree::remove::tree(
+            File::open(trees.folder.path()).unwrap(),
+            name,
+            &crate::tree::effort::Effort::default(),
+        )
+        .unwrap();
     }
 }
 

@@ -190,7 +190,7 @@ fn a_tree_far_deeper_than_a_path_may_be_long_comes_back() {
     assert!(beneath::names(&at).unwrap().is_empty());
     // A path this long is nothing that std could remove.
     for place in ["tree", "target"] {
-        crate::tree::remove::tree(directory(folder.path()), place).unwrap();
+        crate::tree::remove::tree(directory(folder.path()), place, &crate::tree::effort::Effort::default()).unwrap();
     }
 }
 
