@@ -68,7 +68,8 @@ pub enum CreateError {
     TooSmall { wanted: String, source_name: String, has: u64 },
 
     #[error(
-        "{subdir} on {share} has files already: a volume with data from elsewhere needs a directory of its own; use          another subDir, or remove the files"
+        "{subdir} on {share} has files already: a volume with data from elsewhere needs a directory of its own; use \
+         another subDir, or remove the files"
     )]
     Occupied { subdir: String, share: String },
 

@@ -4,10 +4,11 @@
 //! the number of the new directory is written beside its place. So a retry after a crash at any moment knows what is
 //! done: the tree goes on where it stood, or the directory that is in place is recognised, and is only recorded.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 
 use super::Controller;
 use super::create::{CreateError, Plan, Volume};
@@ -20,7 +21,7 @@ use crate::export::staging::{Staged, StagingName};
 use crate::export::{Export, ExportError};
 use crate::mount::options::Options;
 use crate::tree::archive::{self, Limits};
-use crate::tree::copy::{self, Links};
+use crate::tree::copy::{self, Links, Place};
 use crate::tree::{Progress, make};
 use crate::volume::content::Source;
 use crate::volume::id::VolumeId;
@@ -84,7 +85,7 @@ impl Plan {
         if self.is_in_place(export, record)? {
             return Ok(export.commit_prepared_record(&self.key)?);
         }
-        let staged = export.stage(name)?;
+        let staged = export.stage(name, material.mode())?;
         material.copy(export, &staged, name, progress)?;
         let failed = |errno| export.failed("set owner and permissions of", self.subdir.to_string(), errno);
         make::set(&staged, self.attributes).map_err(failed)?;
@@ -151,6 +152,14 @@ impl Material {
         Ok(Self { data, size_bytes, name: source.to_string() })
     }
 
+    /// The permissions that the copy is made with: those of the source, where they are known already.
+    fn mode(&self) -> u32 {
+        match &self.data {
+            Data::Tree(directory) => fstat(directory).map_or(0, |stat| stat.st_mode & 0o777),
+            Data::Archive(_) => 0,
+        }
+    }
+
     fn copy(
         self,
         export: &Export,
@@ -159,7 +168,10 @@ impl Material {
         progress: &Progress,
     ) -> Result<(), CreateError> {
         match self.data {
-            Data::Tree(directory) => copy_tree(export, &directory, staged, name, progress, &self.name)?,
+            Data::Tree(directory) => {
+                let target = (staged.as_fd(), staged.is_new);
+                copy_tree(export, &directory, target, name, progress, &self.name)?;
+            }
             Data::Archive(file) => {
                 archive::read(file, staged, Limits { devices: true }, progress)
                     .map_err(|error| export.archive_failed(&self.name, error))?;
@@ -173,15 +185,15 @@ impl Material {
 pub(super) fn copy_tree(
     export: &Export,
     source: &OwnedFd,
-    target: impl AsFd,
+    (target, is_new): (BorrowedFd<'_>, bool),
     name: &StagingName,
     progress: &Progress,
     what: &str,
 ) -> Result<(), ExportError> {
     let folder = name.links();
-    let links = Links::new(export.staging()?, &folder);
-    copy::tree(source, target, links, export.effort(), progress).map_err(|error| export.tree_failed(&what, &error))?;
-    export.discard_links(name)
+    let target = Place { directory: target, is_new, links: Links::new(export.staging()?, &folder) };
+    copy::tree(source, target, export.plain_lists(), export.effort(), progress)
+        .map_err(|error| export.tree_failed(&what, &error))
 }
 
 /// A volume's directory and its size in bytes (0: unknown); none if there is no such volume.

@@ -3,11 +3,12 @@
 //! A snapshot is made in staging, manifest and all, and appears by one rename. It is what the volume holds while it is
 //! copied: a file that is written meanwhile is copied as it is then.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 use thiserror::Error;
 
 use super::fill::{copy_tree, open_volume};
@@ -169,7 +170,7 @@ impl Taking {
             .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
         let name = self.request.name.to_string();
         let manifest = Manifest::new(name, volume.to_string(), size_bytes, self.request.format);
-        let staged = export.stage(&self.staging)?;
+        let staged = export.stage(&self.staging, 0)?;
         self.copy(export, &directory, &staged)?;
         let manifest = Manifest { files: self.progress.files(), bytes: self.progress.bytes(), ..manifest };
         export.write_manifest(&staged, &manifest)?;
@@ -188,8 +189,9 @@ impl Taking {
         let what = format!("volume {}", self.request.volume);
         match self.request.format {
             SnapshotFormat::Tree => {
-                let tree = export.snapshot_tree(staged)?;
-                copy_tree(export, directory, &tree, &self.staging, &self.progress, &what)
+                let mode = fstat(directory).map_or(0, |stat| stat.st_mode);
+                let tree = export.snapshot_tree(staged, mode)?;
+                copy_tree(export, directory, (tree.as_fd(), staged.is_new), &self.staging, &self.progress, &what)
             }
             SnapshotFormat::Archive => {
                 let file = export.snapshot_archive(staged)?;

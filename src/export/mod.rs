@@ -30,6 +30,7 @@ use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
 use crate::tree::archive::ArchiveError;
+use crate::tree::copy::PlainLists;
 use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
@@ -56,6 +57,7 @@ pub struct Export {
     background: Arc<Semaphore>,
     trees: Arc<Semaphore>,
     effort: Effort,
+    plain_lists: PlainLists,
     used: Mutex<Instant>,
     is_used: AtomicBool,
     stripes: Vec<Mutex<()>>,
@@ -74,6 +76,7 @@ impl Export {
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             trees: Arc::new(Semaphore::new(TREES)),
             effort: Effort::default(),
+            plain_lists: PlainLists::default(),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -180,6 +183,12 @@ impl Export {
     #[must_use]
     pub fn effort(&self) -> &Effort {
         &self.effort
+    }
+
+    /// The access control lists that need no setting here.
+    #[must_use]
+    pub fn plain_lists(&self) -> &PlainLists {
+        &self.plain_lists
     }
 
     /// Runs work on a directory while no other operation of this process that asks for the same runs on it.

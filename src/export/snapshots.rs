@@ -123,13 +123,14 @@ impl Export {
         }
     }
 
-    /// The directory that a snapshot's tree is made in.
+    /// The directory that a snapshot's tree is made in, with these permissions (and the owner's).
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn snapshot_tree(&self, staged: &Staged) -> Result<OwnedFd, ExportError> {
+    pub fn snapshot_tree(&self, staged: &Staged, mode: u32) -> Result<OwnedFd, ExportError> {
         let failed = |errno| self.failed("make in staging", TREE, errno);
-        match mkdirat(staged, TREE, Mode::S_IRWXU) {
+        let mode = Mode::from_bits_truncate(mode & 0o777) | Mode::S_IRWXU;
+        match mkdirat(staged, TREE, mode) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(failed(errno)),
         }

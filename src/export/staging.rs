@@ -17,7 +17,6 @@ use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::{DEFAULT_MODE, descend};
-use crate::tree::remove;
 use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
@@ -51,8 +50,8 @@ impl StagingName {
 pub struct Staged {
     name: StagingName,
     directory: OwnedFd,
-    /// Whether an earlier try left something in it.
-    pub is_resumed: bool,
+    /// Whether it was made just now: otherwise an earlier try may have left something in it.
+    pub is_new: bool,
 }
 
 impl AsFd for Staged {
@@ -72,20 +71,22 @@ impl Staged {
 }
 
 impl Export {
-    /// The directory of this name in staging, made if it is not there.
+    /// The directory of this name in staging, made with these permissions (and the owner's) if it is not there. No
+    /// others than the driver reach it, whatever they are.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn stage(&self, name: &StagingName) -> Result<Staged, ExportError> {
+    pub fn stage(&self, name: &StagingName, mode: u32) -> Result<Staged, ExportError> {
         let failed = |errno| self.failed("make in staging", &*name.0, errno);
         let staging = self.staging()?;
-        let is_resumed = match mkdirat(staging, name.0.as_str(), Mode::S_IRWXU) {
-            Ok(()) => false,
-            Err(Errno::EEXIST) => true,
+        let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
+        let is_new = match mkdirat(staging, name.0.as_str(), mode) {
+            Ok(()) => true,
+            Err(Errno::EEXIST) => false,
             Err(errno) => return Err(failed(errno)),
         };
         let directory = beneath::open_dir(staging, name.0.as_str()).map_err(failed)?;
-        Ok(Staged { name: name.clone(), directory, is_resumed })
+        Ok(Staged { name: name.clone(), directory, is_new })
     }
 
     /// The folder of all that is being made.
@@ -106,16 +107,6 @@ impl Export {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(self.failed("touch", &*name.0, errno)),
         }
-    }
-
-    /// Removes the folder of second names of hard links, if there is one.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn discard_links(&self, name: &StagingName) -> Result<(), ExportError> {
-        let folder = format!("{}.links", name.0);
-        remove::tree(self.staging()?, &folder, self.effort())
-            .map_err(|(_, errno)| self.failed("remove from staging", folder.as_str(), errno))
     }
 
     /// Renames what was made to a volume's directory. Nothing but an empty directory may be there.

@@ -17,6 +17,8 @@ use rustix::io::{Errno, Result};
 const SET_ID: u32 = 0o6000;
 /// The kernel's bounds: a list of names and a value are no longer.
 const LONGEST_XATTR: usize = 64 * 1024;
+/// More than this, in bytes, no entry may carry: a tenant could have it fill the driver's memory.
+const MOST_XATTRS: usize = 1024 * 1024;
 /// The extended attributes that are kept: the users' own, and the access control list of NFS version 4.
 const USER: &[u8] = b"user.";
 const NFS4_ACL: &[u8] = b"system.nfs4_acl";
@@ -66,7 +68,7 @@ impl Attributes {
         futimens(&entry, &self.times())
     }
 
-    /// Gives these attributes to a directory that is opened as a place only (`O_PATH`).
+    /// Gives this owner and these permissions to a directory that is opened as a place only (`O_PATH`).
     pub fn set_directory(&self, directory: impl AsFd, has: &Stat) -> Result<()> {
         let owned = self.new_owner(has);
         if let Some((uid, gid)) = owned {
@@ -75,7 +77,12 @@ impl Attributes {
         if self.needs_mode(has, owned.is_some()) {
             chmodat(&directory, c".", Mode::from_raw_mode(self.mode), AtFlags::empty())?;
         }
-        // By the descriptor: the new permissions may forbid to look up even this name.
+        Ok(())
+    }
+
+    /// Gives these times to such a directory: when all else in it is done.
+    pub fn set_directory_times(&self, directory: impl AsFd) -> Result<()> {
+        // By the descriptor: the permissions may forbid to look up even `.`.
         utimensat(&directory, c"", &self.times(), AtFlags::EMPTY_PATH)
     }
 
@@ -109,6 +116,9 @@ impl Attributes {
 }
 
 /// The extended attributes of an open file or directory that are kept; none where the file system has none.
+///
+/// # Errors
+/// E2BIG where they are more than an entry may carry; what the server gives.
 pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
     let mut list = Vec::with_capacity(LONGEST_XATTR);
     match flistxattr(&entry, rustix::buffer::spare_capacity(&mut list)) {
@@ -117,6 +127,7 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
         Err(errno) => return Err(errno),
     }
     let mut xattrs = Vec::new();
+    let mut bytes = 0;
     for name in list.split_inclusive(|&byte| byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
         if !is_kept(name) {
@@ -124,7 +135,14 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
         }
         let mut value = Vec::with_capacity(LONGEST_XATTR);
         match fgetxattr(&entry, name, rustix::buffer::spare_capacity(&mut value)) {
-            Ok(_) => xattrs.push((name.to_owned(), value)),
+            Ok(_) => {
+                bytes += value.len();
+                if bytes > MOST_XATTRS {
+                    return Err(Errno::TOOBIG);
+                }
+                value.shrink_to_fit();
+                xattrs.push((name.to_owned(), value));
+            }
             // Removed meanwhile, or listed and not to be had.
             Err(Errno::NODATA | Errno::NOTSUP) => {}
             Err(errno) => return Err(errno),

@@ -3,9 +3,11 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use nfs_csi::proto::volume_capability::access_mode::Mode;
+
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::{Driver, binary};
-use crate::kit::requests::{create, create_from, delete, of_volume};
+use crate::kit::requests::{create, create_from, delete, of_volume, publish, unpublish};
 use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
 
@@ -103,4 +105,50 @@ async fn what_broke_off_is_swept_when_nobody_asks_for_it_again() {
         (!on_server(".nfs-csi/volumes/.abcdefghij234567.new").exists()).then_some(())
     });
     no_litter();
+}
+
+#[tokio::test]
+async fn what_cannot_be_removed_yet_is_told_with_its_path_and_goes_when_it_can_be() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let volume = made(&driver, create("pvc-stuck", &[])).await;
+    std::fs::create_dir_all(on_server("pvc-stuck/a/b")).unwrap();
+    std::fs::write(on_server("pvc-stuck/a/b/immutable"), "data").unwrap();
+    std::fs::write(on_server("pvc-stuck/a/b/other"), "data").unwrap();
+    std::fs::write(on_server("pvc-stuck/other"), "data").unwrap();
+    let held = std::fs::File::open(on_server("pvc-stuck/a/b/immutable")).unwrap();
+    let set = |flags| rustix::fs::ioctl_setflags(&held, flags).unwrap();
+    set(rustix::fs::IFlags::IMMUTABLE);
+    removed(&driver, &volume).await;
+    assert!(!on_server("pvc-stuck").exists());
+    wait_for("the driver to tell what it cannot remove", Duration::from_secs(30), || {
+        driver.log().contains("a/b/immutable").then_some(())
+    });
+    // All else is gone.
+    wait_for("one directory to be left", Duration::from_secs(30), || {
+        let left = names(".nfs-csi/trash");
+        let files = left.iter().flat_map(|name| names(&format!(".nfs-csi/trash/{name}"))).collect::<Vec<_>>();
+        (files == ["immutable"]).then_some(())
+    });
+    set(rustix::fs::IFlags::empty());
+    no_litter();
+}
+
+#[tokio::test]
+async fn a_file_that_a_pod_removed_and_has_open_still_is_no_obstacle() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = made(&driver, create("pvc-open", &[])).await;
+    let target = folder.path().join("target");
+    node.node_publish_volume(publish(&volume, &target, Mode::MultiNodeMultiWriter, &[])).await.unwrap();
+    std::fs::write(target.join("file"), "data").unwrap();
+    let open = std::fs::File::open(target.join("file")).unwrap();
+    std::fs::remove_file(target.join("file")).unwrap();
+    assert!(names("pvc-open")[0].starts_with(".nfs"), "{:?}", names("pvc-open"));
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    removed(&driver, &volume).await;
+    assert!(!on_server("pvc-open").exists());
+    no_litter();
+    drop(open);
 }

@@ -3,7 +3,8 @@
 //! A server that has lists shows one for every entry, and nearly all of them only repeat the permissions. To set such a
 //! list is a round trip for nothing, and to compare it with what the copy has is another. So what a new entry with
 //! certain permissions has by itself is remembered, and only other lists are looked at again. What is true of one new
-//! directory is true of all in a copy, since lists that entries would inherit are set when all is in place.
+//! directory is true of all on its file system that are made in the driver's own folders, since lists that entries would
+//! inherit are set when all is in place.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -22,9 +23,9 @@ const MOST: usize = 1024;
 /// Permissions of a file or a directory, and the list that goes with them by itself.
 type Plain = (u32, bool, Vec<u8>);
 
-/// The lists that are known to need no setting.
+/// The lists that are known to need no setting on one file system.
 #[derive(Debug, Default)]
-pub(super) struct PlainLists(Mutex<HashSet<Plain>>);
+pub struct PlainLists(Mutex<HashSet<Plain>>);
 
 /// Whether an extended attribute is a list.
 pub(super) fn is_list(xattr: &Xattr) -> bool {

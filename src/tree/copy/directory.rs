@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{Mode, OFlags, Stat, fchmod, fstat, openat};
 use rustix::io::{Errno, Result};
 
-use super::{Copy, failed, is_gone};
+use super::{Copy, Place, failed, is_gone};
 use crate::tree::TreeError;
 use crate::tree::attributes::{Attributes, Xattr, set_xattrs, xattrs};
 use crate::tree::walk::{self, Node};
@@ -145,15 +145,16 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> std::result::Result<Self, TreeError> {
+    pub(super) fn new(source: BorrowedFd<'_>, target: Place<'_>) -> std::result::Result<Self, TreeError> {
         let failed = |what| move |errno| failed(what, PathBuf::from("."), errno);
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         // Of its own: reading moves a descriptor's position, which the caller's may share with others.
         let source = walk::open(source, ".", flags, 0).map_err(failed("open"))?;
-        let place = walk::open(target, ".", flags, 0).map_err(failed("open the copy of"))?;
+        let place = walk::open(target.directory, ".", flags, 0).map_err(failed("open the copy of"))?;
         let stat = fstat(&source).map_err(failed("look at"))?;
         let xattrs = xattrs(&source).map_err(failed("read the extended attributes of"))?;
-        let is_empty = walk::read(&place, 0, true).map_err(failed("read the copy of"))?.entries.is_empty();
+        let is_empty =
+            target.is_new || walk::read(&place, 0, true).map_err(failed("read the copy of"))?.entries.is_empty();
         let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(super::acl::is_list);
         set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
         let has = fstat(&place).map_err(failed("enter the copy of"))?;
@@ -287,20 +288,20 @@ impl Copy<'_> {
         target: &Target,
     ) -> std::result::Result<(), TreeError> {
         let failed = |what| move |errno| failed(what, directory.path(), errno);
-        let mode = entered.attributes.mode;
-        for list in &entered.lists {
-            if entered.is_new && self.lists.is_plain(mode, true, list) {
-                continue;
-            }
-            let opened = readable(target).map_err(failed("open the copy of"))?;
-            if self
-                .lists
-                .lacks(&opened, mode, true, list, entered.is_new)
-                .map_err(failed("read the access control list of the copy of"))?
-            {
-                set_xattrs(&opened, slice::from_ref(list)).map_err(failed("set the access control list of"))?;
+        let Entered { attributes, has, is_new, lists, .. } = entered;
+        let is_plain = |list: &&Xattr| *is_new && self.lists.is_plain(attributes.mode, true, list);
+        let lists: Vec<&Xattr> = lists.iter().filter(|list| !is_plain(list)).collect();
+        // Before it has its permissions, which may forbid it.
+        let opened = if lists.is_empty() { None } else { Some(readable(target).map_err(failed("open the copy of"))?) };
+        attributes.set_directory(target, has).map_err(failed("set the owner and the permissions of"))?;
+        for (list, opened) in lists.into_iter().zip(opened.iter().cycle()) {
+            let lacks = self.lists.lacks(opened, attributes.mode, true, list, *is_new);
+            if lacks.map_err(failed("read the access control list of the copy of"))? {
+                set_xattrs(opened, slice::from_ref(list)).map_err(failed("set the access control list of"))?;
+                // A list says nothing of setgid and the sticky bit, and may drop them.
+                fchmod(opened, Mode::from_raw_mode(attributes.mode)).map_err(failed("set the permissions of"))?;
             }
         }
-        entered.attributes.set_directory(target, &entered.has).map_err(failed("set the attributes of"))
+        attributes.set_directory_times(target).map_err(failed("set the times of"))
     }
 }

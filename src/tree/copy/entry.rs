@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::acl::is_list;
 use super::data::Copied;
 use super::directory::State;
-use super::{Copy, Hand, Spot, Task, cannot_open, is_gone, links};
+use super::{Copy, Hand, Spot, Task, cannot_open, links};
 use crate::tree::TreeError;
 use crate::tree::attributes::{Attributes, set_xattrs, xattrs};
 use crate::tree::walk;
@@ -44,7 +44,7 @@ impl<'a> Copy<'a> {
             };
             let source = match walk::open(spot.source(), walk::as_path(spot.name), flags, 0) {
                 Ok(source) => source,
-                Err(errno) if is_gone(errno) => return Ok(()),
+                Err(errno) if self.is_gone(errno) => return Ok(()),
                 // A link, a socket, a device without a driver.
                 Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) if hint == FileType::RegularFile => {
                     hint = FileType::Unknown;
@@ -54,7 +54,7 @@ impl<'a> Copy<'a> {
             };
             let stat = match fstat(&source) {
                 Ok(stat) => stat,
-                Err(errno) if is_gone(errno) => return Ok(()),
+                Err(errno) if self.is_gone(errno) => return Ok(()),
                 Err(errno) => return Err(spot.failed("look at", errno)),
             };
             let kind = FileType::from_raw_mode(stat.st_mode);
@@ -129,7 +129,7 @@ impl<'a> Copy<'a> {
         let attributes = Attributes::of(stat);
         let xattrs = match xattrs(source) {
             Ok(xattrs) => xattrs,
-            Err(errno) if is_gone(errno) => return Ok(Outcome::Gone),
+            Err(errno) if self.is_gone(errno) => return Ok(Outcome::Gone),
             Err(errno) => return Err(spot.failed("read the extended attributes of", errno)),
         };
         let Some((target, has)) = self.make_file(spot, stat)? else {
@@ -142,7 +142,10 @@ impl<'a> Copy<'a> {
             // On a mount that gives up, an error of the server is told here and nowhere else.
             Ok(Copied::Written) => fsync(&target).map_err(failed("write"))?,
             Ok(Copied::Stopped) => return Ok(Outcome::Copied),
-            Ok(Copied::Gone) => return self.clear(spot).map(|()| Outcome::Gone),
+            Ok(Copied::Gone) => {
+                self.miss();
+                return self.clear(spot).map(|()| Outcome::Gone);
+            }
             Err((what, errno)) => return Err(spot.failed(what, errno)),
         }
         let is_new = spot.directory.data.is_new();
@@ -192,7 +195,7 @@ impl<'a> Copy<'a> {
         let leads_to = match kind {
             FileType::Symlink => match readlinkat(source, c"", Vec::new()) {
                 Ok(leads_to) => Some(leads_to),
-                Err(errno) if is_gone(errno) => return Ok(Outcome::Gone),
+                Err(errno) if self.is_gone(errno) => return Ok(Outcome::Gone),
                 Err(errno) => return Err(spot.failed("read", errno)),
             },
             _ => None,

@@ -32,6 +32,15 @@ impl<'a> Links<'a> {
     pub fn new(place: BorrowedFd<'a>, name: &'a CStr) -> Self {
         Self { place, name }
     }
+
+    /// Removes the folder, if it is there.
+    pub(super) fn remove(&self, effort: &Effort) -> std::result::Result<(), TreeError> {
+        remove::tree(self.place, &self.name.to_string_lossy(), effort).map_err(|(entry, errno)| TreeError {
+            what: "remove the links of",
+            path: entry.into(),
+            errno,
+        })
+    }
 }
 
 /// What tells a file with several names from all others in the tree, and from those that had or get its inode number.
@@ -83,6 +92,11 @@ impl<'a> Folder<'a> {
             parts: std::array::from_fn(|_| Mutex::default()),
             discarded: AtomicU64::new(0),
         }
+    }
+
+    /// Whether something was put there in this run.
+    pub(super) fn is_made(&self) -> bool {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Waits until no other worker copies this file.

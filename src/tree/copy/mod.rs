@@ -16,13 +16,14 @@ mod links;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, FileType, Mode, Stat, StatxFlags, chmodat, fstat, mkdirat, statx};
 use rustix::io::Errno;
 
-use self::acl::PlainLists;
+pub use self::acl::PlainLists;
 use self::data::Ways;
 use self::directory::{Directory, Entered, Kept, Open, Target, Tree};
 pub use self::links::Links;
@@ -38,41 +39,65 @@ const MANY_TASKS: usize = 4096;
 /// What a directory needs while its entries are made.
 const WORKABLE: u32 = 0o700;
 
-/// Copies all that is in the directory `source` into the directory `target`, then gives `target` the attributes of
-/// `source`.
-///
-/// `target` must be private until it is done, and so must the place of `links`, on the same file system. The caller
-/// removes the folder of links when it needs `target` no more for another try.
+/// Where a copy is made. It must be private until it is done, and so must the place of its links, on the same file
+/// system.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The directory that gets what is in the source.
+    pub directory: BorrowedFd<'a>,
+    /// Whether it was made for this run, so that nothing is in it.
+    pub is_new: bool,
+    /// The folder for hard links.
+    pub links: Links<'a>,
+}
+
+/// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
+/// The folder of links is removed when all is there. `lists` is what is known of the target's file system.
 ///
 /// # Errors
 /// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV tells
 /// of another file system that is mounted in `source`.
 pub fn tree(
     source: impl AsFd,
-    target: impl AsFd,
-    links: Links<'_>,
+    target: Place<'_>,
+    lists: &PlainLists,
     effort: &Effort,
     progress: &Progress,
 ) -> Result<(), TreeError> {
-    let tree = Tree::new(source.as_fd(), target.as_fd())?;
+    let made_links = fill(source, target, lists, effort, progress)?;
+    if target.is_new && !made_links { Ok(()) } else { target.links.remove(effort) }
+}
+
+/// Copies a tree; whether there is a folder of links in the end.
+fn fill(
+    source: impl AsFd,
+    target: Place<'_>,
+    lists: &PlainLists,
+    effort: &Effort,
+    progress: &Progress,
+) -> Result<bool, TreeError> {
+    let tree = Tree::new(source.as_fd(), target)?;
     let root = Arc::clone(&tree.root);
     let copy = Copy {
         tree,
         kept: Kept::default(),
-        links: links::Folder::new(links),
+        links: links::Folder::new(target.links),
         ways: Ways::default(),
-        lists: PlainLists::default(),
+        lists,
         progress,
+        missed: AtomicBool::new(false),
         failed: Mutex::new(None),
     };
     effort.run(&copy, Task::Read(root, 0));
     if let Some(error) = copy.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    // A server that has lost the whole tree says of each of its entries that it is gone.
-    statx(&source, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
-        .map(|_| ())
-        .map_err(|errno| failed("look at", ".".into(), errno))
+    if copy.missed.into_inner() {
+        // A server that has lost the whole tree says of each of its entries that it is gone.
+        statx(&source, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
+            .map_err(|errno| failed("look at", ".".into(), errno))?;
+    }
+    Ok(copy.links.is_made())
 }
 
 /// One copying of a tree.
@@ -81,8 +106,10 @@ struct Copy<'a> {
     kept: Kept,
     links: links::Folder<'a>,
     ways: Ways,
-    lists: PlainLists,
+    lists: &'a PlainLists,
     progress: &'a Progress,
+    /// Whether something of the source was gone.
+    missed: AtomicBool,
     failed: Mutex<Option<TreeError>>,
 }
 
@@ -155,6 +182,19 @@ impl Work for Copy<'_> {
 }
 
 impl<'a> Copy<'a> {
+    /// Whether an entry of the source is gone, and notes it.
+    fn is_gone(&self, errno: Errno) -> bool {
+        let is_gone = is_gone(errno);
+        if is_gone {
+            self.miss();
+        }
+        is_gone
+    }
+
+    fn miss(&self) {
+        self.missed.store(true, Ordering::Relaxed);
+    }
+
     /// Does a piece of a directory that was entered before.
     fn go_on(
         &self,
@@ -163,8 +203,9 @@ impl<'a> Copy<'a> {
         piece: impl FnOnce(&Arc<Directory>, &Arc<Open>) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
         let open = self.tree.open(&directory, &self.kept)?;
-        if let Some(open) = &open {
-            piece(&directory, open)?;
+        match &open {
+            Some(open) => piece(&directory, open)?,
+            None => self.miss(),
         }
         if worker.is_stopped() { Ok(()) } else { self.leave(directory, open) }
     }
@@ -195,7 +236,7 @@ impl<'a> Copy<'a> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let source = match walk::open(spot.source(), walk::as_path(spot.name), flags, 0) {
             Ok(source) => source,
-            Err(errno) if is_gone(errno) => return Ok(None),
+            Err(errno) if self.is_gone(errno) => return Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 let entry = Entry { name: spot.name.to_owned(), kind: FileType::Unknown };
                 return self.entry(spot, entry.kind, worker).map(|()| None);
@@ -206,7 +247,7 @@ impl<'a> Copy<'a> {
         let attributes = Attributes::of(&stat);
         let xattrs = match xattrs(&source) {
             Ok(xattrs) => xattrs,
-            Err(errno) if is_gone(errno) => return Ok(None),
+            Err(errno) if self.is_gone(errno) => return Ok(None),
             Err(errno) => return Err(spot.failed("read the extended attributes of", errno)),
         };
         let (target, has, is_new) = self.make_directory(spot, attributes.mode)?;
@@ -255,7 +296,7 @@ impl<'a> Copy<'a> {
     ) -> Result<(), TreeError> {
         let batch = match walk::read(&open.source, from, worker.waiting() >= MANY_TASKS) {
             Ok(batch) => batch,
-            Err(errno) if is_gone(errno) && directory.above().is_some() => return Ok(()),
+            Err(errno) if self.is_gone(errno) && directory.above().is_some() => return Ok(()),
             Err(errno) => return Err(failed("read", directory.path(), errno)),
         };
         let (directories, mut entries): (Vec<_>, Vec<_>) =
