@@ -154,6 +154,10 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
     staging_retention: Duration,
 
+    /// Threads that copy or remove the trees of one share at a time, for all operations together
+    #[arg(long, env = "NFS_CSI_TREE_WORKERS", default_value_t = 24, value_parser = clap::value_parser!(u16).range(1..=256))]
+    tree_workers: u16,
+
     /// How long a mount or an unmount may take, in seconds (or with a unit: 500ms, 30s, 2m)
     #[arg(long, env = "NFS_CSI_MOUNT_TIMEOUT", default_value = "30s", value_parser = duration)]
     mount_timeout: Duration,
@@ -296,6 +300,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         settings: Settings {
             trash_retention: flags.trash_retention,
             staging_retention: flags.staging_retention,
+            tree_workers: flags.tree_workers.into(),
             default_on_delete: flags.default_ondelete_policy,
             default_permissions: flags.mount_permissions,
             shares: flags.exports,

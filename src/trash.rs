@@ -14,6 +14,7 @@ use crate::export::pool::Exports;
 use crate::export::trash::{Kind, TrashName};
 use crate::export::{Export, ExportError};
 use crate::mount::workers::{Limits, Workers};
+use crate::tree::effort::DEFAULT_WORKERS;
 
 /// Why the command did not do its work.
 #[derive(Debug, Error)]
@@ -62,7 +63,7 @@ async fn carry_out(command: TrashCommand) -> Result<(), TrashError> {
         TrashPlace::Share(share) => {
             let failed = |error| TrashError::Place { place: std::env::temp_dir().display().to_string(), error };
             let workers = Workers::start(Limits::default()).map_err(failed)?;
-            let exports = Exports::start(workers, &std::env::temp_dir()).await.map_err(failed)?;
+            let exports = Exports::start(workers, &std::env::temp_dir(), DEFAULT_WORKERS).await.map_err(failed)?;
             let done = match exports.open(&share, &options).await {
                 Ok(export) => export.run(move |export| act(export, &action)).await,
                 Err(error) => Err(error.into()),

@@ -36,7 +36,7 @@ use crate::volume::access::{Mode, OnDelete};
 use crate::volume::name::RecordKey;
 use crate::volume::share::Share;
 
-/// How often work on what is in staging is noted there: much more often than staging is swept.
+/// How often work on what is in staging is noted there, at least; and several times before it would be swept.
 const HEARTBEAT: Duration = Duration::from_mins(10);
 
 /// What the operator decided for all volumes.
@@ -50,6 +50,8 @@ pub struct Settings {
     pub trash_retention: Duration,
     /// How long what broke off is kept for its retry.
     pub staging_retention: Duration,
+    /// How many threads work on the trees of one share at most.
+    pub tree_workers: usize,
     /// The exports that are listed although no call named them yet.
     pub shares: Vec<Share>,
 }
@@ -71,7 +73,7 @@ impl Controller {
     /// # Errors
     /// Where this host's file system refuses the folder.
     pub async fn start(settings: Settings, workers: Arc<Workers>, place: &Path) -> std::io::Result<Arc<Self>> {
-        let exports = Exports::start(workers, place).await?;
+        let exports = Exports::start(workers, place, settings.tree_workers).await?;
         Ok(Arc::new(Self {
             seen: Mutex::new(settings.shares.clone()),
             reaper: Reaper::start(Arc::clone(&exports), settings.staging_retention),
@@ -131,7 +133,8 @@ impl Controller {
             let origin = if share == origin { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
             let (work, from) = (work.clone(), Arc::clone(&origin));
             let work = export.run_on_tree(move |export| work(export, &from));
-            match with_heartbeat(&export, staged, work).await {
+            let heartbeat = HEARTBEAT.min(self.settings.staging_retention / 4);
+            match with_heartbeat(heartbeat, &export, staged, work).await {
                 Err(error) if error.is_stale() && !is_again => {
                     self.exports.forget(&export);
                     self.exports.forget(&origin);
@@ -163,10 +166,15 @@ impl Controller {
 }
 
 /// Waits for work, and meanwhile keeps what it has in staging from being swept.
-async fn with_heartbeat<T>(export: &Arc<Export>, staged: &StagingName, work: impl Future<Output = T>) -> T {
+async fn with_heartbeat<T>(
+    heartbeat: Duration,
+    export: &Arc<Export>,
+    staged: &StagingName,
+    work: impl Future<Output = T>,
+) -> T {
     let mut work = std::pin::pin!(work);
     loop {
-        if let Ok(result) = tokio::time::timeout(HEARTBEAT, &mut work).await {
+        if let Ok(result) = tokio::time::timeout(heartbeat, &mut work).await {
             return result;
         }
         let staged = staged.clone();

@@ -64,7 +64,14 @@ pub struct Export {
 }
 
 impl Export {
-    fn new(share: Share, options: Options, version: String, mount_point: PathBuf, root: OwnedFd) -> Self {
+    fn new(
+        share: Share,
+        options: Options,
+        version: String,
+        mount_point: PathBuf,
+        root: OwnedFd,
+        effort: Effort,
+    ) -> Self {
         Self {
             share,
             options,
@@ -75,7 +82,7 @@ impl Export {
             calls: Arc::new(Semaphore::new(CALLS)),
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             trees: Arc::new(Semaphore::new(TREES)),
-            effort: Effort::default(),
+            effort,
             plain_lists: PlainLists::default(),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
@@ -94,7 +101,7 @@ impl Export {
         let share = mount.source.to_str().and_then(|source| source.parse().ok()).ok_or_else(not_nfs)?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?;
-        Ok(Self::new(share, Options::default(), String::new(), path.to_owned(), root))
+        Ok(Self::new(share, Options::default(), String::new(), path.to_owned(), root, Effort::default()))
     }
 
     /// Whether this is the first call of this function: the moment to look what an earlier process left.

@@ -17,6 +17,7 @@ use crate::mount::error::MountError;
 use crate::mount::options::Options;
 use crate::mount::request::MountRequest;
 use crate::mount::workers::{Mounted, Workers};
+use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 
 /// How long an unused export stays mounted.
@@ -29,6 +30,7 @@ const IDLE_CHECK: Duration = Duration::from_mins(1);
 pub struct Exports {
     workers: Arc<Workers>,
     folder: PrivateDir,
+    tree_workers: usize,
     mounted: Mutex<HashMap<Key, Arc<Export>>>,
     jobs: Arc<Jobs>,
 }
@@ -41,15 +43,17 @@ struct Key {
 }
 
 impl Exports {
-    /// An empty pool that mounts below `place`, after tidying up there.
+    /// An empty pool that mounts below `place`, after tidying up there, and works on the trees of one share with at most
+    /// `tree_workers` threads.
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.
-    pub async fn start(workers: Arc<Workers>, place: &Path) -> io::Result<Arc<Self>> {
+    pub async fn start(workers: Arc<Workers>, place: &Path, tree_workers: usize) -> io::Result<Arc<Self>> {
         tidy_up(place, &workers).await;
         let exports = Arc::new(Self {
             workers,
             folder: PrivateDir::create(place)?,
+            tree_workers,
             mounted: Mutex::default(),
             jobs: Arc::default(),
         });
@@ -147,8 +151,14 @@ impl Exports {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(&mount_point, flags, Mode::empty()).map_err(|errno| refused(errno.into()))?;
         tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
-        let export = Arc::new(Export::new(key.share.clone(), key.options.clone(), version, mount_point, root));
-        self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        // A share that is mounted in several ways has one bound all the same.
+        let effort =
+            mounted.iter().find(|(other, _)| other.share == key.share).map(|(_, other)| other.effort().clone());
+        let effort = effort.unwrap_or_else(|| Effort::new(self.tree_workers));
+        let export = Export::new(key.share.clone(), key.options.clone(), version, mount_point, root, effort);
+        let export = Arc::new(export);
+        mounted.insert(key, Arc::clone(&export));
         Ok(export)
     }
 
