@@ -56,7 +56,7 @@ demo: build ## A volume's life on a real NFS server, step by step
 bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, volumes, trees or million)
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
-		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=4G TIMEOUT=2400 test/guest/run test/bench/job $(ONLY)
+		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)
 	cp $(OUT)/bench/bench.json target/bench.json
 
 clean: ## Remove all that was built

@@ -53,6 +53,8 @@ pub struct Deleted {
 
 pub struct Site {
     pub place: Place,
+    /// Whether each measurement begins with nothing cached, as on a mount that was not used for a while.
+    pub is_cold: bool,
     controller: ControllerClient<Channel>,
     bare: Share,
     peak: Peak,
@@ -62,10 +64,16 @@ pub struct Site {
 
 impl Site {
     pub async fn open(place: Place) -> Self {
+        Self::open_with(place, &[]).await
+    }
+
+    /// With a controller that has further flags.
+    pub async fn open_with(place: Place, flags: &[&str]) -> Self {
         let folder = folder();
-        let driver = Driver::start_as("controller", folder.path(), &[]);
+        let driver = Driver::start_as("controller", folder.path(), flags);
         let site = Self {
             place,
+            is_cold: true,
             controller: driver.controller().await,
             bare: Share::mount(place.server, "/", folder.path().with_extension("bare")),
             peak: Peak::watch(&driver),
@@ -120,8 +128,7 @@ impl Site {
 
     /// Deletes a volume, and waits until all of it is freed.
     pub async fn delete(&self, id: &str) -> Deleted {
-        forget();
-        settle(&self.folder).await;
+        self.calm_down().await;
         let before = Operations::so_far(self.folder.path());
         let mut controller = self.controller.clone();
         let begun = Instant::now();
@@ -157,9 +164,15 @@ impl Site {
         [("server", self.place.server), ("share", "/")]
     }
 
-    async fn measured<T>(&self, call: impl Future<Output = T>) -> (T, Run) {
-        forget();
+    async fn calm_down(&self) {
+        if self.is_cold {
+            forget();
+        }
         settle(&self.folder).await;
+    }
+
+    async fn measured<T>(&self, call: impl Future<Output = T>) -> (T, Run) {
+        self.calm_down().await;
         let before = Operations::so_far(self.folder.path());
         let begun = Instant::now();
         let outcome = call.await;
