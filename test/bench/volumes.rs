@@ -146,7 +146,7 @@ impl Peak {
         let bytes = Arc::new(AtomicU64::new(0));
         let (pid, peak) = (driver.pid(), Arc::clone(&bytes));
         std::thread::spawn(move || {
-            while stopped.recv_timeout(Duration::from_millis(50)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 peak.fetch_max(crate::kit::driver::resident_bytes(pid), Ordering::Relaxed);
             }
         });
