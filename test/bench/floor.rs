@@ -1,5 +1,7 @@
 //! The bare system calls: what nobody can be faster than.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -57,6 +59,10 @@ impl Share {
         Self { path }
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// mkdir and chmod, then rename into another folder, of `count` directories by as many threads at once: the rates
     /// a second of both.
     pub fn rates(&self, count: usize, threads: usize) -> [f64; 2] {
@@ -100,23 +106,62 @@ fn rate(count: usize, threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Round trips to the server so far on the mounts below a folder, from the mounts' own statistics.
-pub fn round_trips(folder: &Path) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/mountstats").unwrap();
-    let mut counted = false;
-    let mut operations = false;
-    let mut sum = 0;
-    for line in text.lines() {
-        if let Some(device) = line.strip_prefix("device ") {
-            counted = device.contains(&format!(" mounted on {}/", folder.display())) && device.contains("fstype nfs");
-            operations = false;
-        } else if line.trim_start().starts_with("per-op statistics") {
-            operations = true;
-        } else if counted && operations {
-            // `NAME: operations transmissions …`
-            let count = line.split_once(':').and_then(|(_, figures)| figures.split_whitespace().next()?.parse().ok());
-            sum += count.unwrap_or(0);
+/// Operations on a server, by their names, as its kernel counts them: each is a round trip.
+#[derive(Clone, Debug, Default)]
+pub struct Operations(BTreeMap<String, u64>);
+
+impl Operations {
+    /// Those so far on the mounts below a folder, from the mounts' own statistics.
+    pub fn so_far(folder: &Path) -> Self {
+        let text = std::fs::read_to_string("/proc/self/mountstats").unwrap();
+        let mut counted = false;
+        let mut operations = false;
+        let mut counts = BTreeMap::new();
+        for line in text.lines() {
+            if let Some(device) = line.strip_prefix("device ") {
+                counted =
+                    device.contains(&format!(" mounted on {}/", folder.display())) && device.contains("fstype nfs");
+                operations = false;
+            } else if line.trim_start().starts_with("per-op statistics") {
+                operations = true;
+            } else if counted
+                && operations
+                // `NAME: operations transmissions …`
+                && let Some((name, figures)) = line.split_once(':')
+                && let Some(count) = figures.split_whitespace().next().and_then(|count| count.parse::<u64>().ok())
+            {
+                *counts.entry(name.trim().to_owned()).or_default() += count;
+            }
         }
+        Self(counts)
     }
-    sum
+
+    /// Those since an earlier count.
+    pub fn since(mut self, earlier: &Self) -> Self {
+        for (name, count) in &mut self.0 {
+            *count -= earlier.of(name);
+        }
+        self.0.retain(|_, count| *count > 0);
+        self
+    }
+
+    pub fn of(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.0.values().sum()
+    }
+}
+
+impl fmt::Display for Operations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<String> = self.0.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        f.write_str(&counts.join(", "))
+    }
+}
+
+/// Round trips to the server so far on the mounts below a folder.
+pub fn round_trips(folder: &Path) -> u64 {
+    Operations::so_far(folder).sum()
 }

@@ -1,4 +1,9 @@
 //! What the driver costs, as ratios to the bare system calls it is made of, measured in one run: `make bench`.
+//!
+//! usage: bench [outside] [PART]
+//!
+//! All parts are measured, or the one that is named; `outside` measures what needs no NFS server. The directory with a
+//! million names takes half an hour: it is left out unless it is named or E2E_BENCH_MILLION is 1.
 #![allow(missing_docs, unreachable_pub, reason = "a program of its own")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::cast_precision_loss, clippy::must_use_candidate, reason = "figures for people, and no library")]
@@ -8,6 +13,7 @@ mod kit;
 
 mod floor;
 mod report;
+mod trees;
 mod volumes;
 
 use std::time::{Duration, Instant};
@@ -27,19 +33,37 @@ const SAMPLES: usize = 30;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_outside = arguments.first().is_some_and(|first| first == "outside");
+    let only = arguments.split_off(usize::from(is_outside)).pop();
+    let mut parts = vec!["start", "publish", "volumes", "file", "files", "crews"];
+    if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
+        parts.push("million");
+    }
+    parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
+    assert!(!parts.is_empty(), "the parts are start, publish, volumes, file, files, crews and million");
     let mut report = Report::default();
     Report::head();
-    if std::env::args().any(|argument| argument == "outside") {
-        start(&mut report, "outside the guest", 50.0).await;
-        std::process::exit(i32::from(report.failed()));
-    }
-    start(&mut report, "in the guest", 150.0).await;
-    process(&mut report).await;
-    publishing(&mut report).await;
-    volumes::at(&mut report, "no latency", kit::server::SERVER, kit::server::SHARE, &[1, 10, 100]).await;
-    if let Ok(delayed) = std::env::var("E2E_DELAYED") {
-        let (server, share) = delayed.split_once(':').expect("E2E_DELAYED is server:/share");
-        volumes::at(&mut report, "1 ms", server, share, &[10]).await;
+    for part in parts {
+        match part {
+            "start" if is_outside => start(&mut report, "outside the guest", 50.0).await,
+            _ if is_outside => {}
+            "start" => {
+                start(&mut report, "in the guest", 150.0).await;
+                process(&mut report).await;
+            }
+            "publish" => publishing(&mut report).await,
+            "volumes" => {
+                volumes::at(&mut report, "no latency", SERVER, SHARE, &[1, 10, 100]).await;
+                let delayed = std::env::var("E2E_DELAYED").expect("E2E_DELAYED is server:/share");
+                let (server, share) = delayed.split_once(':').expect("E2E_DELAYED is server:/share");
+                volumes::at(&mut report, "1 ms", server, share, &[10]).await;
+            }
+            "file" => trees::one_file(&mut report).await,
+            "files" => trees::many_files(&mut report).await,
+            "crews" => trees::crews(&mut report).await,
+            _ => trees::million(&mut report).await,
+        }
     }
     if let Ok(path) = std::env::var("E2E_BENCH_JSON") {
         std::fs::write(path, report.json()).expect("the file for the figures");

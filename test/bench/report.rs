@@ -1,5 +1,7 @@
 //! The figures: a table for people, JSON for machines, and which of them are out of bounds.
 
+use std::fmt::Display;
+
 use serde::Serialize;
 
 #[derive(Default)]
@@ -61,6 +63,11 @@ impl Report {
         self.rows.push(row);
     }
 
+    /// What a figure is made of, under it in the table.
+    pub fn detail(what: &dyn Display) {
+        println!("    {what}");
+    }
+
     pub fn failed(&self) -> bool {
         self.rows.iter().any(|row| !row.kept)
     }
@@ -71,7 +78,7 @@ impl Report {
 
     /// Prints the table's head; the rows follow as they are measured.
     pub fn head() {
-        println!("\n{:<52} {:>16}   {:<38} {:>7} {:>10}", "what", "measured", "against", "ratio", "bound");
+        println!("\n{:<64} {:>16}   {:<38} {:>7} {:>10}", "what", "measured", "against", "ratio", "bound");
     }
 }
 
@@ -88,6 +95,6 @@ impl Row {
             None => String::new(),
         };
         let missed = if self.kept { "" } else { "  MISSED" };
-        println!("{:<52} {value:>16}   {against:<38} {ratio:>7} {bound:>10}{missed}", self.what);
+        println!("{:<64} {value:>16}   {against:<38} {ratio:>7} {bound:>10}{missed}", self.what);
     }
 }

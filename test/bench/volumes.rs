@@ -122,7 +122,7 @@ async fn remove(controller: &ControllerClient<Channel>, ids: Vec<String>, concur
 }
 
 /// Waits until the driver makes no more calls to the server.
-async fn settle(folder: &Folder) {
+pub async fn settle(folder: &Folder) {
     let mut last = round_trips(folder.path());
     loop {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -135,18 +135,18 @@ async fn settle(folder: &Folder) {
 }
 
 /// The largest resident memory of a driver and its workers, sampled.
-struct Peak {
+pub struct Peak {
     bytes: Arc<AtomicU64>,
     _stop: std::sync::mpsc::Sender<()>,
 }
 
 impl Peak {
-    fn watch(driver: &Driver) -> Self {
+    pub fn watch(driver: &Driver) -> Self {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let bytes = Arc::new(AtomicU64::new(0));
         let (pid, peak) = (driver.pid(), Arc::clone(&bytes));
         std::thread::spawn(move || {
-            while stopped.recv_timeout(Duration::from_millis(50)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 peak.fetch_max(crate::kit::driver::resident_bytes(pid), Ordering::Relaxed);
             }
         });
@@ -156,7 +156,7 @@ impl Peak {
         Self { bytes, _stop: stop }
     }
 
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }

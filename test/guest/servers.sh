@@ -2,7 +2,9 @@
 # own behind a pair of virtual interfaces. One server with two addresses is no substitute: NFS 4.1 sees through it and
 # shares one connection.
 #
-#   server NAME N        an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder /run/export/NAME
+#   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
+#                        (default /run/export/NAME)
+#   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
 #   in_server NAME CMD…  runs a command in its namespaces
 #   die NAME, undie NAME drops its TCP packets, lets them pass
 #   delay NAME MS        its round-trip time
@@ -10,10 +12,10 @@ for module in veth nfsd ip_tables iptable_filter sch_netem; do modprobe -d /run 
 declare -A server_of
 
 server() {
-	local name=$1 n=$2
-	mkdir -p "/run/export/$name"
-	unshare -m -n -u --propagation slave bash -eu -s "$name" "$n" <<-'EOS' &
-		name=$1 n=$2
+	local name=$1 n=$2 folder=${3:-/run/export/$1}
+	mkdir -p "$folder"
+	unshare -m -n -u --propagation slave bash -eu -s "$name" "$n" "$folder" <<-'EOS' &
+		name=$1 n=$2 folder=$3
 		hostname "server-$name"
 		ip link set lo up
 		mount -t tmpfs nfs /var/lib/nfs
@@ -27,7 +29,7 @@ server() {
 		ip link set "s-$name" up
 		echo 10 > /proc/fs/nfsd/nfsv4leasetime
 		echo 10 > /proc/fs/nfsd/nfsv4gracetime
-		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:/run/export/$name"
+		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:$folder"
 		# Version 4 only: version 3 cannot be served without a port mapper.
 		rpc.mountd -p 20048 -N 3 -N 2 2> /dev/null
 		rpc.nfsd -N 3 4
@@ -43,6 +45,15 @@ server() {
 		kill -0 "${server_of[$name]}" || { echo "server $name did not start" >&2; return 1; }
 		sleep 0.1
 	done
+}
+
+disk() {
+	local name=$1
+	shift
+	mkdir -p "/run/disks/$name"
+	truncate -s 3G "/run/$name.img"
+	mkfs.xfs -q "$@" "/run/$name.img"
+	mount -o loop,noatime "/run/$name.img" "/run/disks/$name"
 }
 
 in_server() {

@@ -1,0 +1,268 @@
+//! Clone, snapshot, restore and delete of whole trees against cp, tar and rm on the same server.
+
+mod bare;
+mod shape;
+mod site;
+
+use std::time::Duration;
+
+use nfs_csi::tree::effort::DEFAULT_WORKERS;
+
+use crate::kit::requests::{of_snapshot, of_volume};
+use crate::report::Report;
+use shape::{FLAT, SMALL_FLAT, SMALL_TREE, Shape, TREE};
+use site::{PLACES, Run, Site};
+
+/// The size of the large file, in bytes.
+const LARGE: usize = 512 << 20;
+/// How often a single large file is copied; the median counts.
+const SAMPLES: usize = 3;
+/// Numbers of workers that are compared.
+const CREWS: [usize; 6] = [8, 16, DEFAULT_WORKERS, 32, 48, 64];
+const NONE: f64 = f64::INFINITY;
+
+/// One large file on each server.
+pub async fn one_file(report: &mut Report) {
+    for place in PLACES {
+        let mut site = Site::open(place).await;
+        large(report, &mut site).await;
+        site.close(report, "512 MB");
+    }
+}
+
+/// Trees of small files on each server.
+pub async fn many_files(report: &mut Report) {
+    for place in PLACES {
+        let site = Site::open(place).await;
+        let tree = if place.has_latency { SMALL_TREE } else { TREE };
+        let bare = files(report, &site, tree).await;
+        if place.has_latency && place.has_reflinks {
+            own(report, &site, TREE, &bare).await;
+        }
+        site.close(report, "files in directories");
+
+        if place.has_reflinks {
+            let site = Site::open(place).await;
+            files(report, &site, if place.has_latency { SMALL_FLAT } else { FLAT }).await;
+            site.close(report, "files in one directory");
+        }
+    }
+}
+
+/// Whether another number of workers would have been better, where it matters most.
+pub async fn crews(report: &mut Report) {
+    let place = PLACES[2];
+    let mut of_crews = Vec::new();
+    for workers in CREWS {
+        let site = Site::open_with(place, &[&format!("--tree-workers={workers}")]).await;
+        let id = site.volume("pvc-source").await;
+        SMALL_TREE.make(&site.on_disk("pvc-source"));
+        let (mut cloned, mut deleted) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..SAMPLES {
+            let (clone, run) = site.volume_from("pvc-clone", of_volume(&id)).await;
+            cloned = cloned.min(seconds(run.time));
+            deleted = deleted.min(seconds(site.delete(&clone).await.freed.time));
+        }
+        site.delete(&id).await;
+        println!("    {workers} workers: clone {cloned:.3} s, delete {deleted:.3} s");
+        of_crews.push((cloned, deleted));
+    }
+    let best = |time: fn(&(f64, f64)) -> f64| of_crews.iter().map(time).fold(f64::INFINITY, f64::min);
+    let own = CREWS.iter().position(|&workers| workers == DEFAULT_WORKERS).expect("the default is measured");
+    let at = format!("{}, 1 ms, {DEFAULT_WORKERS} workers", SMALL_TREE.name);
+    let against = "the best of 8 to 64 workers";
+    report.ratio(&format!("clone, {at}"), against, "s", of_crews[own].0, best(|crew| crew.0), 1.2);
+    report.ratio(&format!("delete, {at}"), against, "s", of_crews[own].1, best(|crew| crew.1), 1.2);
+}
+
+/// A directory with a million names.
+pub async fn million(report: &mut Report) {
+    let site = Site::open(PLACES[0]).await;
+    let id = site.volume("pvc-million").await;
+    shape::empty_files(&site.on_disk("pvc-million"), 1_000_000);
+    let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+    report.at_most("clone, 1,000,000 empty files in one directory", "s", cloned.time.as_secs_f64(), NONE);
+    let deleted = site.delete(&clone).await;
+    report.at_most("delete, 1,000,000 empty files in one directory", "s", deleted.freed.time.as_secs_f64(), NONE);
+    answer(report, &site, "1,000,000 empty files in one directory", &deleted.answered, &deleted.answered);
+    site.delete(&id).await;
+    site.close(report, "1,000,000 names");
+}
+
+/// One large file.
+async fn large(report: &mut Report, site: &mut Site) {
+    let at = format!("512 MB, {}", site.name());
+    let id = site.volume("pvc-large").await;
+    shape::large_file(&site.on_disk("pvc-large/file"), LARGE);
+    let mut times = [const { Vec::new() }; 7];
+    let mut cold = None;
+    for _ in 0..SAMPLES {
+        let range = bare::copy_range(&site.bare().join("pvc-large/file"), &site.bare().join("bench-range"));
+        std::fs::remove_file(site.bare().join("bench-range")).unwrap();
+        let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+        let deleted = site.delete(&clone).await;
+        let copied = bare::copy(site.bare(), "pvc-large", "bench-copy");
+        let removed = bare::remove(site.bare(), "bench-copy");
+        let (snapshot, taken) = site.snapshot("snap", &id, "tree").await;
+        let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+        site.delete(&restored_id).await;
+        site.delete_snapshot(&snapshot).await;
+        site.trim();
+        let round = [range, copied, removed, cloned.time, taken.time, restored.time, deleted.freed.time];
+        for (times, time) in times.iter_mut().zip(round) {
+            times.push(time);
+        }
+        cold = Some([cloned, taken, restored, deleted.answered]);
+    }
+    let cold = cold.expect("there are samples");
+    let warm = counts(site, &id).await;
+    let [range, copied, removed, cloned, taken, restored, deleted] = times.map(crate::median).map(milliseconds);
+    for (index, (what, time)) in [("clone", cloned), ("snapshot", taken), ("restore", restored)].into_iter().enumerate()
+    {
+        let what = format!("{what}, {at}");
+        let is_bounded = site.place.has_reflinks && !what.starts_with("restore");
+        if !site.place.has_reflinks {
+            report.ratio(&what, "copy_file_range + fsync", "ms", time, range, 1.1);
+        } else if is_bounded && !site.place.has_latency {
+            report.at_most(&what, "ms", time, 50.0);
+        }
+        report.ratio(&what, "cp -a --reflink=auto", "ms", time, copied, NONE);
+        let others = |run: &Run| (run.operations.sum() - run.operations.of("CLONE")) as f64;
+        let bound = if is_bounded { 20.0 } else { NONE };
+        report.at_most(&format!("{what}, but for CLONE"), "round trips", others(&warm[index]), bound);
+        Report::detail(&warm[index].operations);
+        report.at_most(&format!("{what}, but for CLONE, nothing cached"), "round trips", others(&cold[index]), NONE);
+        Report::detail(&cold[index].operations);
+    }
+    report.ratio(&format!("delete, {at}"), "rm -rf", "ms", deleted, removed, NONE);
+    answer(report, site, "512 MB", &cold[3], &warm[3]);
+    archives(report, site, "512 MB", "pvc-large", &id).await;
+    site.delete(&id).await;
+    site.trim();
+}
+
+/// Clone, snapshot, restore and delete on a mount that is in use: what is asked for the second time.
+async fn counts(site: &mut Site, id: &str) -> [Run; 4] {
+    site.is_cold = false;
+    let mut runs = None;
+    for _ in 0..2 {
+        let (clone, cloned) = site.volume_from("pvc-clone", of_volume(id)).await;
+        let deleted = site.delete(&clone).await;
+        let (snapshot, taken) = site.snapshot("snap", id, "tree").await;
+        let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+        site.delete(&restored_id).await;
+        site.delete_snapshot(&snapshot).await;
+        runs = Some([cloned, taken, restored, deleted.answered]);
+    }
+    site.is_cold = true;
+    runs.expect("there are runs")
+}
+
+/// What bare programs take for a tree, for each of its files.
+struct Bare {
+    copied: Duration,
+    removed: Duration,
+}
+
+/// Many small files.
+async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
+    let id = site.volume("pvc-source").await;
+    shape.make(&site.on_disk("pvc-source"));
+    let copied = bare::copy(site.bare(), "pvc-source", "bench-copy");
+    let removed = bare::remove(site.bare(), "bench-copy");
+    let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+    let deleted = site.delete(&clone).await;
+    let (snapshot, taken) = site.snapshot("snap", &id, "tree").await;
+    let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+    site.delete(&restored_id).await;
+    site.delete_snapshot(&snapshot).await;
+
+    let at = format!("{}, {}", shape.name, site.name());
+    let is_tree_far_away = site.place.has_latency && shape.directories > 0;
+    let [of_copy, of_delete] = if is_tree_far_away { [0.1, 0.2] } else { [1.0, 1.0] };
+    for (what, run) in [("clone", &cloned), ("snapshot", &taken), ("restore", &restored)] {
+        report.ratio(&format!("{what}, {at}"), "cp -a", "s", seconds(run.time), seconds(copied), of_copy);
+    }
+    // Each file's times have to be set.
+    let set = cloned.operations.of("SETATTR");
+    round_trips(report, &format!("clone but for SETATTR, {at}"), &cloned, cloned.operations.sum() - set, shape, 8.0);
+    report.ratio(&format!("delete, {at}"), "rm -rf", "s", seconds(deleted.freed.time), seconds(removed), of_delete);
+    let all = deleted.freed.operations.sum();
+    round_trips(report, &format!("delete, {at}"), &deleted.freed, all, shape, 1.1);
+    answer(report, site, shape.name, &deleted.answered, &deleted.answered);
+    if shape.directories > 0 && site.place.has_reflinks {
+        archives(report, site, shape.name, "pvc-source", &id).await;
+    }
+    site.delete(&id).await;
+    site.trim();
+    let files = u32::try_from(shape.files).expect("not that many");
+    Bare { copied: copied / files, removed: removed / files }
+}
+
+/// A tree that is too large here for the bare programs: against what they took for each file of a smaller one.
+async fn own(report: &mut Report, site: &Site, shape: Shape, bare: &Bare) {
+    let id = site.volume("pvc-source").await;
+    shape.make(&site.on_disk("pvc-source"));
+    let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+    let deleted = site.delete(&clone).await;
+    let at = format!("{}, {}, a file", shape.name, site.name());
+    let a_file = |time: Duration| milliseconds(time) / shape.files as f64;
+    let (copied, removed) = (milliseconds(bare.copied), milliseconds(bare.removed));
+    report.ratio(&format!("clone, {at}"), "cp -a, 4,000 files", "ms", a_file(cloned.time), copied, 0.1);
+    report.ratio(&format!("delete, {at}"), "rm -rf, 4,000 files", "ms", a_file(deleted.freed.time), removed, 0.2);
+    answer(report, site, shape.name, &deleted.answered, &deleted.answered);
+    site.delete(&id).await;
+    site.trim();
+}
+
+/// A snapshot as an archive, and a volume made of it, against tar.
+async fn archives(report: &mut Report, site: &Site, what: &str, directory: &str, id: &str) {
+    let at = format!("{what}, {}", site.name());
+    let packed = bare::archive(site.bare(), directory, "bench.tar", false);
+    let unpacked = bare::unpack(site.bare(), "bench.tar", "bench-unpacked");
+    bare::remove(site.bare(), "bench-unpacked");
+    bare::remove(site.bare(), "bench.tar");
+    site.trim();
+    let compressed = bare::has_zstd().then(|| {
+        let packed = bare::archive(site.bare(), directory, "bench.tar.zst", true);
+        let unpacked = bare::unpack(site.bare(), "bench.tar.zst", "bench-unpacked");
+        bare::remove(site.bare(), "bench-unpacked");
+        bare::remove(site.bare(), "bench.tar.zst");
+        site.trim();
+        (packed, unpacked)
+    });
+    let (snapshot, taken) = site.snapshot("snap", id, "tar.zst").await;
+    let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+    site.delete(&restored_id).await;
+    site.delete_snapshot(&snapshot).await;
+    let (taken, restored) = (seconds(taken.time), seconds(restored.time));
+    report.ratio(&format!("snapshot as tar.zst, {at}"), "tar -cf", "s", taken, seconds(packed), NONE);
+    report.ratio(&format!("restore of tar.zst, {at}"), "tar -xf", "s", restored, seconds(unpacked), NONE);
+    if let Some((packed, unpacked)) = compressed {
+        report.ratio(&format!("snapshot as tar.zst, {at}"), "tar --zstd -cf", "s", taken, seconds(packed), NONE);
+        report.ratio(&format!("restore of tar.zst, {at}"), "tar --zstd -xf", "s", restored, seconds(unpacked), NONE);
+    }
+    site.trim();
+}
+
+/// What DeleteVolume itself takes, while the tree waits in the trash.
+fn answer(report: &mut Report, site: &Site, tree: &str, timed: &Run, counted: &Run) {
+    let what = format!("DeleteVolume until its answer, {tree}, {}", site.name());
+    let bound = if site.place.has_latency { NONE } else { 30.0 };
+    report.at_most(&what, "ms", milliseconds(timed.time), bound);
+    report.at_most(&what, "round trips", counted.operations.sum() as f64, 10.0);
+    Report::detail(&counted.operations);
+}
+
+fn round_trips(report: &mut Report, what: &str, run: &Run, count: u64, shape: Shape, bound: f64) {
+    report.at_most(&format!("{what}, a file"), "round trips", count as f64 / shape.files as f64, bound);
+    Report::detail(&run.operations);
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    crate::milliseconds(time)
+}

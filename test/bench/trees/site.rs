@@ -1,0 +1,198 @@
+//! A server with a disk for trees, a controller that works there, and a bare mount of the same share.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nfs_csi::proto::controller_client::ControllerClient;
+use nfs_csi::proto::volume_content_source::Type;
+use tonic::transport::Channel;
+
+use super::bare::forget;
+use crate::floor::{Operations, Share};
+use crate::kit::driver::Driver;
+use crate::kit::requests::{create, create_from, delete, delete_snapshot, snapshot};
+use crate::kit::{Folder, folder};
+use crate::report::Report;
+use crate::volumes::{Peak, settle};
+
+/// The largest resident memory of a controller with its workers, in bytes.
+const MEMORY: f64 = 64e6;
+
+/// A server of test/bench/job.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub server: &'static str,
+    /// The share's root on the server's side.
+    disk: &'static str,
+    pub has_reflinks: bool,
+    pub has_latency: bool,
+}
+
+pub const PLACES: [Place; 4] = [
+    Place { server: "10.0.3.1", disk: "/run/disks/reflinks", has_reflinks: true, has_latency: false },
+    Place { server: "10.0.5.1", disk: "/run/disks/plain", has_reflinks: false, has_latency: false },
+    Place { server: "10.0.4.1", disk: "/run/disks/reflinks", has_reflinks: true, has_latency: true },
+    Place { server: "10.0.6.1", disk: "/run/disks/plain", has_reflinks: false, has_latency: true },
+];
+
+/// What one call took.
+pub struct Run {
+    pub time: Duration,
+    pub operations: Operations,
+}
+
+/// What a delete took.
+pub struct Deleted {
+    /// Until DeleteVolume answered; some of the freeing may be among the operations.
+    pub answered: Run,
+    /// Until the trash was empty.
+    pub freed: Run,
+}
+
+pub struct Site {
+    pub place: Place,
+    /// Whether each measurement begins with nothing cached, as on a mount that was not used for a while.
+    pub is_cold: bool,
+    controller: ControllerClient<Channel>,
+    bare: Share,
+    peak: Peak,
+    _driver: Driver,
+    folder: Folder,
+}
+
+impl Site {
+    pub async fn open(place: Place) -> Self {
+        Self::open_with(place, &[]).await
+    }
+
+    /// With a controller that has further flags.
+    pub async fn open_with(place: Place, flags: &[&str]) -> Self {
+        let folder = folder();
+        let driver = Driver::start_as("controller", folder.path(), flags);
+        let site = Self {
+            place,
+            is_cold: true,
+            controller: driver.controller().await,
+            bare: Share::mount(place.server, "/", folder.path().with_extension("bare")),
+            peak: Peak::watch(&driver),
+            _driver: driver,
+            folder,
+        };
+        // The first call mounts the export, and has it looked through for what others left.
+        let id = site.volume("pvc-warm").await;
+        site.delete(&id).await;
+        site
+    }
+
+    /// Where it is, for the name of a row.
+    pub fn name(&self) -> String {
+        let latency = if self.place.has_latency { "1 ms" } else { "no latency" };
+        let disk = if self.place.has_reflinks { "reflinks" } else { "no reflinks" };
+        format!("{disk}, {latency}")
+    }
+
+    /// The share, mounted for other programs.
+    pub fn bare(&self) -> &Path {
+        self.bare.path()
+    }
+
+    /// A path on the server's own disk.
+    pub fn on_disk(&self, path: &str) -> PathBuf {
+        Path::new(self.place.disk).join(path)
+    }
+
+    /// An empty volume in the directory of its name; its id.
+    pub async fn volume(&self, name: &str) -> String {
+        let request = create(name, &self.parameters());
+        let made = self.controller.clone().create_volume(request).await.unwrap();
+        made.into_inner().volume.unwrap().volume_id
+    }
+
+    /// A volume with the data of a volume or a snapshot; its id.
+    pub async fn volume_from(&self, name: &str, source: Type) -> (String, Run) {
+        let request = create_from(name, source, &self.parameters());
+        let mut controller = self.controller.clone();
+        let (made, run) = self.measured(async move { controller.create_volume(request).await }).await;
+        (made.unwrap().into_inner().volume.unwrap().volume_id, run)
+    }
+
+    /// A snapshot of a volume; its id.
+    pub async fn snapshot(&self, name: &str, volume: &str, format: &str) -> (String, Run) {
+        let request = snapshot(name, volume, &[("snapshotFormat", format)]);
+        let mut controller = self.controller.clone();
+        let (made, run) = self.measured(async move { controller.create_snapshot(request).await }).await;
+        (made.unwrap().into_inner().snapshot.unwrap().snapshot_id, run)
+    }
+
+    /// Deletes a volume, and waits until all of it is freed.
+    pub async fn delete(&self, id: &str) -> Deleted {
+        self.calm_down().await;
+        // The driver's own folders are in use all the time.
+        let empty = self.volume("pvc-warm").await;
+        self.controller.clone().delete_volume(delete(&empty)).await.unwrap();
+        self.until_freed().await;
+        settle(&self.folder).await;
+        let before = Operations::so_far(self.folder.path());
+        let mut controller = self.controller.clone();
+        let begun = Instant::now();
+        controller.delete_volume(delete(id)).await.unwrap();
+        let time = begun.elapsed();
+        let answered = Run { time, operations: Operations::so_far(self.folder.path()).since(&before) };
+        self.until_freed().await;
+        let time = begun.elapsed();
+        settle(&self.folder).await;
+        let freed = Run { time, operations: Operations::so_far(self.folder.path()).since(&before) };
+        Deleted { answered, freed }
+    }
+
+    pub async fn delete_snapshot(&self, id: &str) {
+        self.controller.clone().delete_snapshot(delete_snapshot(id)).await.unwrap();
+        self.until_freed().await;
+    }
+
+    /// Gives the memory of this guest back that the disk has no use for any more.
+    pub fn trim(&self) {
+        rustix::fs::sync();
+        let status = Command::new("fstrim").arg(self.place.disk).status().unwrap();
+        assert!(status.success(), "fstrim {}: {status}", self.place.disk);
+    }
+
+    /// What memory the controller took at most, and no more.
+    pub fn close(self, report: &mut Report, what: &str) {
+        let what = format!("resident memory, controller, {what}, {}", self.name());
+        report.at_most(&what, "MB", self.peak.bytes() as f64 / 1e6, MEMORY / 1e6);
+    }
+
+    fn parameters(&self) -> [(&str, &str); 2] {
+        [("server", self.place.server), ("share", "/")]
+    }
+
+    async fn calm_down(&self) {
+        if self.is_cold {
+            forget();
+        }
+        settle(&self.folder).await;
+    }
+
+    async fn measured<T>(&self, call: impl Future<Output = T>) -> (T, Run) {
+        self.calm_down().await;
+        let before = Operations::so_far(self.folder.path());
+        let begun = Instant::now();
+        let outcome = call.await;
+        let time = begun.elapsed();
+        settle(&self.folder).await;
+        (outcome, Run { time, operations: Operations::so_far(self.folder.path()).since(&before) })
+    }
+
+    async fn until_freed(&self) {
+        let trash = self.on_disk(".nfs-csi/trash");
+        // Each look takes time from the driver on a guest with one processor: few, and more for what takes long.
+        let begun = Instant::now();
+        while std::fs::read_dir(&trash).unwrap().next().is_some() {
+            tokio::time::sleep((begun.elapsed() / 50).clamp(Duration::from_millis(5), Duration::from_millis(100)))
+                .await;
+        }
+    }
+}
