@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::export::{PrivateDir, tidy_up};
 use crate::jobs::{Job, Jobs};
@@ -31,6 +32,8 @@ use crate::volume::subdir::SubDir;
 const FOLDER: &str = "scratch";
 /// How often what could not be removed is tried again.
 const RETRY: Duration = Duration::from_mins(1);
+/// How long a share that is not there is taken for one that comes back.
+const MISSED: Duration = Duration::from_hours(7 * 24);
 /// How long an unpublish waits for the removal, which goes on after it.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What a scratch directory may be used for where nothing is said: everything, as an emptyDir.
@@ -105,6 +108,8 @@ pub(super) struct Scratches {
     folder: PathBuf,
     /// Those that are to be removed, by the name of the outer directory.
     left: Mutex<HashMap<String, Scratch>>,
+    /// One removal a server at a time: publications wait for the same server's places.
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
     jobs: Arc<Jobs>,
 }
 
@@ -131,8 +136,9 @@ impl Scratches {
             }
         }
         tidy_up(place, &workers).await;
-        let (left, jobs) = (Mutex::new(left), Arc::default());
-        let scratches = Arc::new(Self { workers, mounts: PrivateDir::create(place)?, folder, left, jobs });
+        let mounts = PrivateDir::create(place)?;
+        let (left, turns, jobs) = (Mutex::new(left), Mutex::default(), Arc::default());
+        let scratches = Arc::new(Self { workers, mounts, folder, left, turns, jobs });
         tokio::spawn(go_on(Arc::downgrade(&scratches)));
         Ok(scratches)
     }
@@ -167,10 +173,13 @@ impl Scratches {
     }
 
     async fn remove_now(&self, scratch: &Scratch) {
+        let turn = self.turn(scratch.server());
+        // The semaphore is never closed.
+        let _turn = turn.acquire().await;
         let (share, directory) = (scratch.share.to_string(), scratch.path());
         let removed = match self.carry_out(scratch, None).await {
-            // It is gone with what held it.
-            Err(ScratchError::NotReached(MountError::NoSuchShare { .. })) => Ok(()),
+            // Not exported just now, or gone with what held it.
+            Err(ScratchError::NotReached(MountError::NoSuchShare { .. })) if self.is_old(scratch) => Ok(()),
             other => other,
         };
         if let Err(error) = removed {
@@ -215,6 +224,17 @@ impl Scratches {
             tracing::warn!(share = %scratch.share, %error, "cannot unmount the share of a scratch directory");
         }
         done
+    }
+
+    /// Whether its removal has been due for longer than a share is missed.
+    fn is_old(&self, scratch: &Scratch) -> bool {
+        let noted = std::fs::metadata(self.record(scratch)).and_then(|record| record.modified());
+        noted.is_ok_and(|noted| noted.elapsed().is_ok_and(|age| age > MISSED))
+    }
+
+    fn turn(&self, server: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(server.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))))
     }
 
     fn record(&self, scratch: &Scratch) -> PathBuf {

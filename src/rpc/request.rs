@@ -19,6 +19,7 @@ use crate::proto::volume_content_source::Type as SourceType;
 use crate::volume::access::{AccessMode, CapacityError, CapacityRange};
 use crate::volume::content::Source;
 use crate::volume::id::{IdError, VolumeId};
+use crate::volume::inline::is_inline_id;
 use crate::volume::name::{NameError, VolumeName};
 use crate::volume::parameters::{
     CreateParameters, ParameterError, PublishParameters, Secrets, SnapshotParameters, capacity_share,
@@ -194,7 +195,7 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
     let Some(access) = &request.volume_capability else { return Err(RequestError::Missing("volume_capability")) };
     let access = capability(access)?;
     let parameters = PublishParameters::parse(&request.volume_context)?;
-    let inline = match (parameters.ephemeral, parameters.inline_scratch) {
+    let inline = match (parameters.ephemeral || is_inline_id(volume), parameters.inline_scratch) {
         (true, true) => Some(Inline::Scratch),
         (true, false) => Some(Inline::Directory),
         (false, true) => return Err(RequestError::NotOffered("inlineScratch is for inline volumes: leave it out")),

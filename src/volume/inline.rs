@@ -9,6 +9,20 @@ use super::subdir::SubDir;
 
 const ANY: &str = "*:";
 
+/// What the kubelet's ids of inline volumes begin with, and how many digits of a SHA-256 follow.
+const ID: &str = "csi-";
+const ID_DIGITS: usize = 64;
+
+/// Whether the kubelet gave this volume id, which it does for inline volumes only.
+///
+/// It also marks them in their context, but only where the `CSIDriver` object has `podInfoOnMount`; without, the context
+/// is all the pod author's, who must not be believed.
+#[must_use]
+pub fn is_inline_id(id: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    id.strip_prefix(ID).is_some_and(|digits| digits.len() == ID_DIGITS && digits.bytes().all(is_digit))
+}
+
 /// A place in which inline volumes may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlinePattern {
@@ -99,6 +113,17 @@ mod tests {
             ["", "*", "*:", "*:public", "nas", "nas:export", ":/x", "nas:/x/../y", "*:/..", "*:/.nfs-csi", "n*:/x"]
         {
             assert!(text.parse::<InlinePattern>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_kubelet_s_ids_are_known() {
+        let id = format!("csi-{}", "0123456789abcdef".repeat(4));
+        assert!(is_inline_id(&id));
+        for other in
+            ["", "csi-", "csi-0123", &id[1..], &id[..67], &id.to_uppercase(), &format!("{id}0"), "nas#share#pvc##"]
+        {
+            assert!(!is_inline_id(other), "{other}");
         }
     }
 

@@ -1,9 +1,12 @@
 //! Inline (CSI ephemeral) volumes: where they may be, and the scratch directories that live and die with their pods.
 
 use std::collections::HashMap;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use nfs_csi::proto::Volume;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
@@ -75,6 +78,14 @@ async fn an_inline_volume_is_refused_unless_a_pattern_covers_it() {
     let refused = driver.node().await.node_publish_volume(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("--allow-inline-volumes"), "{refused}");
+    // Where the CSIDriver object does not ask for pods' information, the kubelet says nothing, and the pod anything.
+    let id = format!("csi-{}", "0123456789abcdef".repeat(4));
+    for said in [&[share][..], &[share, ("csi.storage.k8s.io/ephemeral", "false")]] {
+        let request = publish(&by_hand(&id, said), &target, MODE, &[]);
+        let refused = driver.node().await.node_publish_volume(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("--allow-inline-volumes"), "{refused}");
+    }
     assert!(driver.stop().await.success());
 
     let driver = Driver::start(folder.path(), &[ALLOWED, "--allow-inline-volumes=nas:/,*:/public"]);
@@ -151,9 +162,11 @@ async fn a_tenant_s_link_below_an_allowed_place_leads_nowhere() {
                 let volume = inline("csi-link", more);
                 let refused = node.node_publish_volume(publish(&volume, &target, MODE, &[options])).await;
                 let refused = refused.expect_err(&format!("{more:?} {options}"));
-                assert_ne!(refused.code(), Code::Unavailable, "{refused}");
+                assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+                assert!(refused.message().contains("symbolic link"), "{refused}");
                 let scratch = inline("csi-link", &[more, &[("inlineScratch", "true")]].concat());
-                node.node_publish_volume(publish(&scratch, &target, MODE, &[options])).await.unwrap_err();
+                let refused = node.node_publish_volume(publish(&scratch, &target, MODE, &[options])).await.unwrap_err();
+                assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
             }
         }
     }
@@ -248,6 +261,74 @@ async fn what_cannot_be_removed_keeps_no_pod_and_is_removed_later() {
     none_left(&folder);
 }
 
+/// Stands before the NFS server. Shut, it lets nothing through, and drops what it let in.
+#[derive(Clone)]
+struct Door {
+    port: u16,
+    open: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Door {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let door = Self { port, open: Arc::new(AtomicBool::new(true)), streams: Arc::default() };
+        let inside = door.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten().filter(|_| inside.open.load(Ordering::SeqCst)) {
+                let nfsd = TcpStream::connect("127.0.0.1:2049").unwrap();
+                for (mut from, mut to) in [(&stream, &nfsd), (&nfsd, &stream)].map(|(from, to)| (copy(from), copy(to)))
+                {
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+                inside.streams.lock().unwrap().extend([stream, nfsd]);
+            }
+        });
+        door
+    }
+
+    fn shut(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn copy(stream: &TcpStream) -> TcpStream {
+    stream.try_clone().unwrap()
+}
+
+#[tokio::test]
+async fn a_dead_server_keeps_no_pod_and_is_cleaned_up_when_it_is_back() {
+    let folder = folder();
+    let _place = Place::new();
+    let target = folder.path().join("target");
+    let volume = scratch("csi-dead");
+    let driver = Driver::start(folder.path(), &[ALLOWED]);
+    let mut node = driver.node().await;
+    let door = Door::new();
+    let options = ["nfsvers=4.1".to_owned(), format!("port={}", door.port)];
+    let options = options.each_ref().map(String::as_str);
+    node.node_publish_volume(publish(&volume, &target, MODE, &options)).await.unwrap();
+    std::fs::write(target.join("file"), "data").unwrap();
+    door.shut();
+    let begun = Instant::now();
+    node.node_publish_volume(publish(&volume, &target, MODE, &options)).await.unwrap();
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(!target.exists() && mounts_at(&target).is_empty());
+    let other = folder.path().join("other");
+    let refused = node.node_publish_volume(publish(&scratch("csi-late"), &other, MODE, &options)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert_eq!(scratches().len(), 1);
+    driver.kill().await;
+    door.open.store(true, Ordering::SeqCst);
+    let _driver = Driver::start(folder.path(), &[]);
+    none_left(&folder);
+}
+
 fn directories(path: &Path) -> Vec<std::path::PathBuf> {
     let below = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     below.flat_map(|path| [directories(&path), vec![path]].concat()).collect()
@@ -281,7 +362,7 @@ async fn a_plugin_that_is_killed_at_any_moment_leaves_no_scratch_directory() {
                 node.node_unpublish_volume(to_unpublish).await.map(drop)
             }
         });
-        tokio::time::sleep(Duration::from_millis(round)).await;
+        tokio::time::sleep(Duration::from_millis(3 * round)).await;
         driver.kill().await;
         cut_short += u32::from(call.await.unwrap().is_err());
 
