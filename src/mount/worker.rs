@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::attempt::{self, errno_of};
 use super::error::MountError;
@@ -95,7 +96,10 @@ fn remove(target: &str) -> Result<Reply, MountError> {
 fn usage(target: &str) -> Result<Reply, MountError> {
     let look = || -> io::Result<_> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        kernel::usage(nix::fcntl::open(target, flags, Mode::empty())?)
+        let directory = nix::fcntl::open(target, flags, Mode::empty())?;
+        // What the client has cached would do for the rest, also where the server has lost the export.
+        statx(&directory, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE)?;
+        kernel::usage(directory)
     };
     look().map(Reply::Usage).map_err(|error| match errno_of(&error) {
         Errno::ESTALE => MountError::Stale { target: target.into() },

@@ -129,6 +129,7 @@ impl Workers {
         if let Some(mount) = table.at(Path::new(&request.target)) {
             return Ok(Mounted::Before(Occupant::of(mount)));
         }
+        self.check_way(&table, &request.target).await?;
         let is_first = !table.iter().any(|mount| mount.is_nfs() && is_of_server(mount, &request.server));
         drop(table);
         let server = self.servers.get(&request.server, request.options.port());
@@ -156,6 +157,27 @@ impl Workers {
         Err(failed)
     }
 
+    /// Makes sure that the way to a target path leads over no NFS mount that is dead: a walk there would not end.
+    async fn check_way(self: &Arc<Self>, table: &Table, target: &str) -> Result<(), MountError> {
+        let over = Path::new(target).parent().and_then(|parent| table.over(parent)).filter(|mount| mount.is_nfs());
+        let Some(mount) = over else { return Ok(()) };
+        self.usage(mount).await.map(drop).map_err(|error| MountError::Target {
+            target: target.into(),
+            reason: format!(
+                "it is below {}, a mount of {} that cannot be used ({error}): unmount that first",
+                mount.mount_point.display(),
+                mount.source.display()
+            ),
+        })
+    }
+
+    /// Whether the server has lost the export of a mount.
+    pub async fn is_stale(self: &Arc<Self>, target: &str) -> bool {
+        let Ok(table) = Table::read() else { return false };
+        let Some(mount) = table.at(Path::new(target)) else { return false };
+        matches!(self.usage(mount).await, Err(MountError::Stale { .. }))
+    }
+
     /// Waits until no other first mount is under way: the kernel lets each of them wait for a server that hangs.
     async fn take_turn(&self, what: &str) -> Result<tokio::sync::MutexGuard<'_, ()>, MountError> {
         let limit = self.limits.mount;
@@ -170,6 +192,7 @@ impl Workers {
     /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a path
     /// that may carry a new mount when it goes on.
     pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
+        self.check_way(&Table::read().map_err(|error| unreadable(&error))?, target).await?;
         for _ in 0..MOST_STACKED {
             let was_mounted = self.take_off(server, target).await?;
             // The kernel removes no directory that has a further mount on it.

@@ -129,7 +129,7 @@ impl Node {
             self.note(wanted.clone())?;
         }
         let mounted = match self.make_scratch(&wanted, before.as_ref(), publish.permissions).await {
-            Ok(()) => self.workers.mount(request).await,
+            Ok(()) => self.workers.mount(request.clone()).await,
             Err(ScratchError::BrokeOff(error)) => Err(error),
             Err(ScratchError::NotReached(error)) => {
                 if before.is_none() {
@@ -144,7 +144,10 @@ impl Node {
                 let now = Published { mount_point: target, ..wanted };
                 if before.is_some() || now.mount_point != now.target { self.note(now) } else { Ok(()) }
             }
-            Ok(Mounted::Before(occupant)) => self.accept(&occupant, before, wanted),
+            Ok(Mounted::Before(occupant)) => {
+                self.accept(&occupant, before, wanted)?;
+                self.heal(&occupant.target, request).await
+            }
             Err(error) => {
                 if before.is_none() {
                     self.take_back(&wanted);
@@ -176,6 +179,18 @@ impl Node {
         };
         let asked = format!("volume {} ({}, options {})", wanted.volume, access(wanted.read_only), wanted.options);
         Err(PublishError::Occupied { target: wanted.target, found, wanted: asked })
+    }
+
+    /// Mounts anew what is mounted of an export that its server has lost. Who has files open there keeps them, as lost
+    /// as they are.
+    async fn heal(&self, target: &str, request: MountRequest) -> Result<(), PublishError> {
+        if !self.workers.is_stale(target).await {
+            return Ok(());
+        }
+        tracing::warn!(target, source = request.source(), "the mount is stale: mounted anew");
+        self.workers.unmount(&request.server, target, false).await?;
+        self.workers.mount(request).await?;
+        Ok(())
     }
 
     /// A volume for one pod at a time has one target; so has one that such a publication has already.

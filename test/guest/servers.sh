@@ -5,7 +5,7 @@
 #   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
 #                        (default /run/export/NAME)
 #   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
-#   in_server NAME CMD…  runs a command in its namespaces
+#   in_server NAME CMD…  runs a command in its namespaces (those of the process in /run/server-NAME.pid)
 #   die NAME, undie NAME drops its TCP packets, lets them pass
 #   delay NAME MS        its round-trip time
 for module in veth nfsd ip_tables iptable_filter sch_netem; do modprobe -d /run "$module"; done
@@ -37,6 +37,7 @@ server() {
 		exec sleep infinity
 	EOS
 	server_of[$name]=$!
+	echo "$!" > "/run/server-$name.pid"
 	until [ "$(readlink "/proc/$!/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
 	ip link add "c-$name" type veth peer name "s-$name" netns "$!"
 	ip addr add "10.0.$n.2/24" dev "c-$name"

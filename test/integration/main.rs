@@ -10,6 +10,7 @@ mod bad_input;
 mod cloning;
 mod crashes;
 mod creating;
+mod dead_servers;
 mod deleting;
 mod inline;
 mod listing;

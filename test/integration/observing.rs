@@ -14,12 +14,12 @@ use crate::kit::{folder, requests, server, wait_for};
 const RWX: Mode = Mode::MultiNodeMultiWriter;
 
 /// An address that nobody listens on.
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Status and body of a GET; none where nobody answers.
-fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+pub fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: guest\r\n\r\n").ok()?;

@@ -15,7 +15,7 @@ use crate::kit::{folder, mounts_at, wait_for};
 const RWX: Mode = Mode::MultiNodeMultiWriter;
 
 /// Takes connections and gives each to `serve` on a thread of its own; its port.
-fn server(serve: fn(TcpStream)) -> u16 {
+pub fn server(serve: fn(TcpStream)) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -32,7 +32,7 @@ fn silent(mut stream: TcpStream) {
 }
 
 /// Answers the NULL call of the NFS program, and nothing after it.
-fn hanging(mut stream: TcpStream) {
+pub fn hanging(mut stream: TcpStream) {
     let mut call = [0; 44];
     while stream.read_exact(&mut call).is_ok() {
         let is_null = call[24..28] == [0; 4];

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each program uses a part of the kit")]
 
 pub mod driver;
+pub mod mortal;
 pub mod requests;
 pub mod server;
 

@@ -1,0 +1,50 @@
+//! An NFS server of its own (test/guest/servers.sh), which can die.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The server that dies, with its share `/`.
+pub const MORTAL: Server = Server { name: "mortal", address: "10.0.1.1" };
+/// Another one, which lives on.
+pub const OTHER: Server = Server { name: "other", address: "10.0.2.1" };
+
+#[derive(Clone, Copy)]
+pub struct Server {
+    name: &'static str,
+    pub address: &'static str,
+}
+
+/// A server whose packets are dropped; it lives again when this goes.
+pub struct Dead(Server);
+
+impl Server {
+    /// A path on the server's own disk.
+    pub fn on_disk(self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/run/servers/{}", self.name)).join(path)
+    }
+
+    /// The parameters of a volume on it.
+    pub fn parameters(self) -> [(&'static str, &'static str); 2] {
+        [("server", self.address), ("share", "/")]
+    }
+
+    /// Drops its packets from now on, of connections that stand too.
+    pub fn die(self) -> Dead {
+        self.run("iptables-legacy -A INPUT -p tcp -j DROP");
+        Dead(self)
+    }
+
+    /// Runs a command where the server lives.
+    pub fn run(self, command: &str) {
+        let pid = std::fs::read_to_string(format!("/run/server-{}.pid", self.name)).expect("the server's process");
+        let words = command.split_whitespace();
+        let status = Command::new("nsenter").args(["-t", pid.trim(), "-m", "-n", "-u"]).args(words).status();
+        assert!(status.expect("nsenter").success(), "{command}");
+    }
+}
+
+impl Drop for Dead {
+    fn drop(&mut self) {
+        self.0.run("iptables-legacy -F INPUT");
+    }
+}
