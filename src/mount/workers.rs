@@ -136,6 +136,8 @@ impl Workers {
         let reached = self.reach(&server, &request).await?;
         let what = format!("the mount of {}", request.source());
         let _turn = if is_first { Some(self.take_turn(&what).await?) } else { None };
+        // Whoever had the turn before may have found out that it hangs.
+        server.check()?;
         let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
         let target = request.target.clone();
         let major = reached.candidates.iter().max().map_or(4, |version| version.major());

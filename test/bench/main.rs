@@ -11,6 +11,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod dead;
 mod floor;
 mod report;
 mod trees;
@@ -36,12 +37,12 @@ async fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
-    let mut parts = vec!["start", "publish", "volumes", "file", "files", "crews"];
+    let mut parts = vec!["start", "publish", "dead", "volumes", "file", "files", "crews"];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
-    assert!(!parts.is_empty(), "the parts are start, publish, volumes, file, files, crews and million");
+    assert!(!parts.is_empty(), "the parts are start, publish, dead, volumes, file, files, crews and million");
     let mut report = Report::default();
     Report::head();
     for part in parts {
@@ -53,6 +54,7 @@ async fn main() {
                 process(&mut report).await;
             }
             "publish" => publishing(&mut report).await,
+            "dead" => dead::server(&mut report).await,
             "volumes" => {
                 volumes::at(&mut report, "no latency", SERVER, SHARE, &[1, 10, 100]).await;
                 let delayed = std::env::var("E2E_DELAYED").expect("E2E_DELAYED is server:/share");

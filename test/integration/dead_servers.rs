@@ -98,7 +98,7 @@ async fn calls_for_a_dead_server_are_refused_at_once_and_others_are_served() {
     node.node_publish_volume(publish(&elsewhere, &living, RWX, &[])).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     let (_, text) = get(address, "/metrics").unwrap();
-    for line in ["nfs_csi_server_refused{server=\"10.0.1.1\"} 1", "nfs_csi_server_refused{server=\"10.0.2.1\"} 0"] {
+    for line in ["nfs_csi_server_refused{server=\"10.0.11.1\"} 1", "nfs_csi_server_refused{server=\"10.0.12.1\"} 0"] {
         assert!(text.contains(line), "{line}: {text}");
     }
     node.node_unpublish_volume(unpublish(&elsewhere, &living)).await.unwrap();

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The server that dies, with its share `/`.
-pub const MORTAL: Server = Server { name: "mortal", address: "10.0.1.1" };
+pub const MORTAL: Server = Server { name: "mortal", address: "10.0.11.1" };
 /// Another one, which lives on.
-pub const OTHER: Server = Server { name: "other", address: "10.0.2.1" };
+pub const OTHER: Server = Server { name: "other", address: "10.0.12.1" };
 
 #[derive(Clone, Copy)]
 pub struct Server {
