@@ -50,6 +50,9 @@ pub enum StatsError {
     #[error("volume {volume} is not published on {path}: nothing is mounted there")]
     NotPublished { volume: String, path: String },
 
+    #[error("volume {volume} is not published on this node")]
+    Nowhere { volume: String },
+
     #[error("{path} holds volume {other}, not {volume}")]
     AnotherVolume { volume: String, path: String, other: String },
 
@@ -96,6 +99,21 @@ impl Node {
                 let server = split_source(&mount.source).map_or("", |(server, _)| server);
                 Ok(Stats { usage: last.map(|known| known.usage), problem: Some(Problem::of(&error, server, last)) })
             }
+        }
+    }
+
+    /// Whether a published volume is well: on `path`, or wherever it is published if that is not known.
+    ///
+    /// # Errors
+    /// See [`StatsError`].
+    pub async fn health(self: &Arc<Self>, volume: &str, path: Option<&str>) -> Result<Stats, StatsError> {
+        if let Some(path) = path {
+            return self.stats(volume, path).await;
+        }
+        // All are mounts of one directory of one server.
+        match self.published.elsewhere(volume, "").first() {
+            Some(published) => self.stats(volume, &published.target).await,
+            None => Err(StatsError::Nowhere { volume: volume.into() }),
         }
     }
 

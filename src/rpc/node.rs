@@ -21,7 +21,8 @@ use crate::proto::{
 };
 
 /// What this node plugin offers: no staging, and no work with expansion.
-const CAPABILITIES: [Rpc; 3] = [Rpc::GetVolumeStats, Rpc::VolumeCondition, Rpc::SingleNodeMultiWriter];
+const CAPABILITIES: [Rpc; 4] =
+    [Rpc::GetVolumeStats, Rpc::VolumeCondition, Rpc::GetVolumeHealth, Rpc::SingleNodeMultiWriter];
 
 #[derive(Debug)]
 pub(super) struct Service {
@@ -85,7 +86,7 @@ impl node_server::Node for Service {
         self.calls
             .answer("NodeGetVolumeHealth", &request.volume_id, async {
                 let (volume, path) = request::health(&request).map_err(status)?;
-                Ok(health(volume, self.node.stats(volume, path).await.map_err(status)?))
+                Ok(health(volume, self.node.health(volume, path).await.map_err(status)?))
             })
             .await
     }

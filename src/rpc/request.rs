@@ -238,10 +238,11 @@ pub(super) fn stats(request: &proto::NodeGetVolumeStatsRequest) -> Result<(&str,
     Ok((volume, at))
 }
 
-/// The same.
-pub(super) fn health(request: &proto::NodeGetVolumeHealthRequest) -> Result<(&str, &str)> {
+/// Volume and, if it is known, path.
+pub(super) fn health(request: &proto::NodeGetVolumeHealthRequest) -> Result<(&str, Option<&str>)> {
     let volume = known(&request.volume_id, "volume_id")?;
-    Ok((volume, known(&request.volume_publish_path, "volume_publish_path")?))
+    let at = request.volume_publish_path.as_str();
+    Ok((volume, if at.is_empty() { None } else { Some(known(at, "volume_publish_path")?) }))
 }
 
 pub(super) fn volume_id(text: &str) -> Result<VolumeId> {

@@ -123,7 +123,7 @@ impl ToStatus for UnpublishError {
 impl ToStatus for StatsError {
     fn code(&self) -> Code {
         match self {
-            Self::NotPublished { .. } | Self::AnotherVolume { .. } => Code::NotFound,
+            Self::NotPublished { .. } | Self::Nowhere { .. } | Self::AnotherVolume { .. } => Code::NotFound,
             Self::Table { .. } => Code::Internal,
         }
     }

@@ -142,6 +142,8 @@ async fn the_use_of_a_volume_is_told_from_memory_and_its_server_s_silence_is_a_c
         volume_publish_path: target.to_str().unwrap().into(),
         ..NodeGetVolumeHealthRequest::default()
     };
+    let nowhere = NodeGetVolumeHealthRequest { volume_id: "another".into(), ..NodeGetVolumeHealthRequest::default() };
+    assert_eq!(node.node_get_volume_health(nowhere).await.unwrap_err().code(), Code::NotFound);
     let health = node.node_get_volume_health(request).await.unwrap().into_inner().volume_health.unwrap();
     assert_eq!(health.volume_id, volume.volume_id);
     assert_eq!(health.health_statuses[0].status(), VolumeHealthErrorType::Inaccessible);
@@ -341,4 +343,22 @@ async fn two_hundred_volumes_are_known_after_a_restart_and_all_go() {
         assert!(mounts_at(&target).is_empty() && !target.exists());
     }
     node.node_unpublish_volume(unpublish(&volume, &targets[0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_kernel_keeps_of_an_unmounted_volume_is_counted() {
+    let folder = folder();
+    let address = free_address();
+    let driver = Driver::start_as("node", folder.path(), &[&format!("--metrics-address={address}")]);
+    let mut node = driver.node().await;
+    let volume = by_hand("other", &OTHER.parameters());
+    let target = folder.path().join("target");
+    node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
+    let open = std::fs::File::create(target.join("open")).unwrap();
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(!target.exists());
+    let kept = || get(address, "/metrics").unwrap().1.contains("nfs_csi_detached_file_systems{server=\"10.0.12.1\"} 1");
+    assert!(kept(), "{}", get(address, "/metrics").unwrap().1);
+    drop(open);
+    wait_for("the kernel to let go", Duration::from_secs(10), || (!kept()).then_some(()));
 }
