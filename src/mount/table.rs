@@ -132,16 +132,10 @@ impl Table {
     /// parent that has one.
     #[must_use]
     pub fn holding(&self, path: &Path) -> Option<&Mount> {
-        path.ancestors().find_map(|place| self.at(place))
-    }
-
-    /// The mount that a path is on: the topmost one on the longest beginning of it that carries any.
-    #[must_use]
-    pub fn over(&self, path: &Path) -> Option<&Mount> {
-        let over = self.iter().filter(|mount| path.starts_with(&mount.mount_point) && !mount.on_deleted());
-        over.map(|mount| mount.mount_point.as_path())
-            .max_by_key(|point| point.as_os_str().len())
-            .and_then(|point| self.at(point))
+        // The nearest one first by one look at each mount: the table may be long, and this is asked at each publish.
+        let holding = self.iter().filter(|mount| path.starts_with(&mount.mount_point) && !mount.on_deleted());
+        let nearest = holding.map(|mount| mount.mount_point.as_path()).max_by_key(|point| point.as_os_str().len())?;
+        self.at(nearest)
     }
 
     /// All mounts on exactly this path, the lowest first.
@@ -323,18 +317,6 @@ mod tests {
 
     fn at<'a>(table: &'a Table, path: &str) -> &'a Mount {
         table.at(Path::new(path)).unwrap()
-    }
-
-    #[test]
-    fn a_path_is_on_the_nearest_mount_above_it() {
-        let table = Table::parse(
-            b"1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / /a rw - tmpfs a rw\n3 2 0:3 / /a/b rw - nfs4 s:/b rw\n\
-              4 3 0:4 / /a/b rw - nfs4 s:/c rw\n",
-        )
-        .unwrap();
-        for (path, id) in [("/a/b", 4), ("/a/b/c/d", 4), ("/a/bc", 2), ("/a", 2), ("/ab", 1), ("/", 1)] {
-            assert_eq!(table.over(Path::new(path)).unwrap().id, id, "{path}");
-        }
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Workers {
 
     /// Makes sure that the way to a target path leads over no NFS mount that is dead: a walk there would not end.
     async fn check_way(self: &Arc<Self>, table: &Table, target: &str) -> Result<(), MountError> {
-        let over = Path::new(target).parent().and_then(|parent| table.over(parent)).filter(|mount| mount.is_nfs());
+        let over = Path::new(target).parent().and_then(|parent| table.holding(parent)).filter(|mount| mount.is_nfs());
         let Some(mount) = over else { return Ok(()) };
         self.usage(mount).await.map(drop).map_err(|error| MountError::Target {
             target: target.into(),
