@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::cli::Configuration;
 use crate::controller::Controller;
 use crate::mount::workers::Workers;
 use crate::node::Node;
+use crate::registration::Registration;
 use crate::rpc;
 use crate::server::{self, Ended, Endpoint, ListenError, Listener};
 use crate::telemetry;
@@ -76,6 +78,11 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
     let controller =
         if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
+    // Last of all: the kubelet calls a driver as soon as it finds it.
+    let registration = match &configuration.registration {
+        Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
+        None => None,
+    };
     tracing::info!(
         endpoint = %configuration.endpoint,
         driver = configuration.driver_name,
@@ -85,14 +92,33 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         "serving"
     );
     let services = rpc::services(&configuration.driver_name, controller.clone(), node);
-    let shutdown = async move {
+    let (tell_to_end, told_to_end) = watch::channel(false);
+    let told = || {
+        let mut told_to_end = told_to_end.clone();
+        async move {
+            // Its sender lives as long as this function.
+            let _ = told_to_end.wait_for(|told| *told).await;
+        }
+    };
+    let listen_for_signals = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         tracing::info!("told to end: running calls may finish");
+        tell_to_end.send_replace(true);
     };
-    let ended = server::serve(listener, services, shutdown, configuration.grace_period).await?;
+    let serving = server::serve(listener, services, told(), configuration.grace_period);
+    let registering = async {
+        match registration {
+            Some(registration) => registration.serve(told()).await,
+            None => Ok(()),
+        }
+    };
+    let (ended, (), ()) = tokio::try_join!(serving, registering, async {
+        listen_for_signals.await;
+        Ok(())
+    })?;
     if let Some(controller) = controller {
         controller.stop().await;
     }

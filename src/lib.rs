@@ -12,6 +12,7 @@ pub mod jobs;
 pub mod mount;
 pub mod node;
 pub mod proto;
+pub mod registration;
 pub mod rpc;
 pub mod server;
 pub mod telemetry;

@@ -15,6 +15,7 @@ mod listing;
 mod process;
 mod publishing;
 mod reaching;
+mod registering;
 mod servers;
 mod snapshots;
 mod trash;
