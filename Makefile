@@ -2,10 +2,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build fmt lint proto unit integration sanity test demo bench clean
+.PHONY: help setup build image fmt lint proto unit integration sanity test demo bench clean
 
+# What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
-DRIVER := $(CURDIR)/target/$(HOST)/release/nfs-csi
+ARCH := $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(firstword $(subst -, ,$(HOST)))))
+TARGET := $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(ARCH)))-unknown-linux-gnu
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := $(if $(filter $(TARGET),$(HOST)),cc,aarch64-linux-gnu-gcc)
+DRIVER := $(CURDIR)/target/$(TARGET)/release/nfs-csi
+# The image's name (make image IMAGE=HOST/nfs-csi) and the archive of it.
+IMAGE := nfs-csi
+ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # The largest binary that is allowed, in bytes.
 LARGEST := 12000000
@@ -21,10 +28,14 @@ setup: ## Install the packages that the other targets need (asks for root for th
 	@test/setup
 
 build: setup ## One static binary
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(HOST)
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(TARGET)
 	@size=$$(stat -c %s $(DRIVER)); echo "$(DRIVER): $$size bytes"; \
 		[ "$$size" -le $(LARGEST) ] || { echo "larger than $(LARGEST) bytes" >&2; exit 1; }
 	@if ldd $(DRIVER) 2>&1 | grep -q '=>'; then echo "$(DRIVER) is not static" >&2; exit 1; fi
+
+image: build ## A container image with nothing but the binary (ARCH=arm64, IMAGE=name)
+	@test/setup image
+	test/image $(DRIVER) $(ARCH) $(IMAGE) $(ARCHIVE)
 
 fmt: ## Format the code
 	cargo fmt
