@@ -59,10 +59,14 @@ impl Registration {
     }
 }
 
-/// The name under which a driver's socket lies in the kubelet's directory.
+/// The path of a driver's socket in the kubelet's directory.
+///
+/// The kubelet takes any name, and sends the path, percent-encoded, as its calls' `:authority`. A host's name with a
+/// percent sign is refused by the HTTP library below tonic (the kubelet would see PROTOCOL_ERROR), so that the encoded
+/// part must stand before an `@`, which makes it the user's.
 #[must_use]
 pub fn socket(directory: &Path, driver_name: &str) -> PathBuf {
-    directory.join(format!("{driver_name}-reg.sock"))
+    directory.join(format!("{driver_name}@reg.sock"))
 }
 
 #[derive(Debug)]
@@ -112,12 +116,18 @@ mod tests {
     use super::*;
     use crate::proto::pluginregistration::registration_client::RegistrationClient;
 
+    /// Calls as the kubelet does: its `:authority` is the socket's path with all but these characters encoded.
     async fn kubelet(socket: PathBuf) -> RegistrationClient<Channel> {
+        let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte);
+        let encode = |byte: u8| if kept(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+        let authority: String = socket.to_str().unwrap().bytes().map(encode).collect();
+        assert!(authority.contains('%'));
         let connector = service_fn(move |_| {
             let socket = socket.clone();
             async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
         });
-        let channel = Address::from_static("http://localhost").connect_with_connector(connector).await;
+        let address = Address::from_shared(format!("http://{authority}")).unwrap();
+        let channel = address.connect_with_connector(connector).await;
         RegistrationClient::new(channel.unwrap())
     }
 
