@@ -14,11 +14,21 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::controller::Settings;
 use crate::mount::options::Options;
 use crate::mount::workers::Limits;
+<<<<<<< HEAD
 use crate::registration;
+=======
+use crate::node::NodeSettings;
+>>>>>>> metrics
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
+use crate::volume::inline::InlinePattern;
 use crate::volume::share::{Share, ShareError};
+
+/// The kubelet's directory where it is not told.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+/// Kubernetes sets it in every container.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// CSI driver for NFS: volumes are directories on an existing export.
 #[derive(Debug, Parser)]
@@ -127,6 +137,25 @@ struct Flags {
     #[arg(long, alias = "nodeid", env = "NFS_CSI_NODE_ID", default_value = "")]
     node_id: String,
 
+    /// The kubelet's directory on this node, which must be shared for mount propagation. Checked at the start where it
+    /// is given; by node in a pod always [default there: /var/lib/kubelet]
+    #[arg(long, env = "NFS_CSI_KUBELET_DIR")]
+    kubelet_dir: Option<PathBuf>,
+
+    /// How many volumes the scheduler may put on this node (0: any number)
+    #[arg(long, env = "NFS_CSI_MAX_VOLUMES_PER_NODE", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
+    max_volumes_per_node: i64,
+
+    /// Where inline (ephemeral) volumes may be, since a pod's author chooses it: server:/path and all below it, or
+    /// *:/path on any server (repeatable, or with commas; none: no inline volumes)
+    #[arg(
+        long = "allow-inline-volumes",
+        env = "NFS_CSI_ALLOW_INLINE_VOLUMES",
+        value_name = "SERVER:/PATH",
+        value_delimiter = ','
+    )]
+    inline: Vec<InlinePattern>,
+
     /// The driver's name, as StorageClasses have it in provisioner
     #[arg(long, alias = "drivername", env = "NFS_CSI_DRIVER_NAME", default_value = "nfs.csi.k8s.io", value_parser = driver_name)]
     driver_name: String,
@@ -167,6 +196,7 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers_per_server: u16,
 
+<<<<<<< HEAD
     /// The kubelet's plugins_registry directory: the node plugin makes itself known there, without a registrar
     #[arg(long, env = "NFS_CSI_REGISTRATION_DIR", value_name = "DIR")]
     registration_dir: Option<PathBuf>,
@@ -174,6 +204,11 @@ struct Flags {
     /// The socket of --endpoint by its path on the host, which the kubelet is told [default: the path of --endpoint]
     #[arg(long, env = "NFS_CSI_REGISTRATION_ENDPOINT", value_name = "PATH", requires = "registration_dir")]
     registration_endpoint: Option<PathBuf>,
+=======
+    /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port (nowhere unless given)
+    #[arg(long, env = "NFS_CSI_METRICS_ADDRESS", value_name = "HOST:PORT", value_parser = host_and_port)]
+    metrics_address: Option<String>,
+>>>>>>> metrics
 
     /// How long running calls may take to finish after SIGTERM
     #[arg(long, env = "NFS_CSI_GRACE_PERIOD", default_value = "20s", value_parser = duration)]
@@ -200,6 +235,30 @@ enum LogLevel {
 /// `None` stands for "as the server makes them".
 type Permissions = Option<Mode>;
 
+/// What is made sure of before the driver serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// That this process can mount NFS.
+    pub mounting: bool,
+    /// That this is the kubelet's directory, and shared.
+    pub kubelet_dir: Option<PathBuf>,
+}
+
+impl Checks {
+    /// A node plugin must be able to mount. The kubelet's directory matters where there is a kubelet: in a pod, which
+    /// this variable tells, or where somebody says so.
+    fn of(roles: Roles, kubelet_dir: Option<PathBuf>, in_pod: bool) -> Self {
+        match (roles.node, roles.controller) {
+            (true, false) => {
+                let kubelet_dir = kubelet_dir.or_else(|| in_pod.then(|| KUBELET_DIR.into()));
+                Self { mounting: true, kubelet_dir }
+            }
+            (true, true) => Self { mounting: kubelet_dir.is_some(), kubelet_dir },
+            (false, _) => Self::default(),
+        }
+    }
+}
+
 /// What the driver is to do: every value is checked.
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -207,8 +266,10 @@ pub struct Configuration {
     pub roles: Roles,
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// The node's name; empty where no node is served.
-    pub node_id: String,
+    /// What the node plugin is told.
+    pub node: NodeSettings,
+    /// What is made sure of before the node plugin serves.
+    pub checks: Checks,
     /// The driver's name.
     pub driver_name: String,
     /// What the controller does where a StorageClass says nothing.
@@ -217,8 +278,13 @@ pub struct Configuration {
     pub working_mount_dir: PathBuf,
     /// The bounds of calls to servers.
     pub limits: Limits,
+<<<<<<< HEAD
     /// How the driver makes itself known to the kubelet, if it does.
     pub registration: Option<registration::Settings>,
+=======
+    /// Where metrics and health are answered, as `host:port`.
+    pub metrics_address: Option<String>,
+>>>>>>> metrics
     /// How long running calls may take to finish at the end.
     pub grace_period: Duration,
     /// What log lines look like.
@@ -307,7 +373,8 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         roles,
         registration,
         endpoint: flags.endpoint,
-        node_id: flags.node_id,
+        node: NodeSettings { id: flags.node_id, max_volumes: flags.max_volumes_per_node, inline: flags.inline },
+        checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
         settings: Settings {
             trash_retention: flags.trash_retention,
@@ -323,6 +390,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             ping: flags.ping_timeout,
             ..Limits::default()
         },
+        metrics_address: flags.metrics_address,
         grace_period: flags.grace_period,
         log_format: flags.log_format,
         log_level: match flags.log_level {
@@ -372,6 +440,13 @@ fn driver_name(text: &str) -> Result<String, String> {
         return Ok(text.into());
     }
     Err("a driver name has at most 63 letters, digits, '-' and '.', and begins and ends with a letter or digit".into())
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => Ok(text.into()),
+        _ => Err("write host:port, such as 0.0.0.0:9809 or [::]:9809".into()),
+    }
 }
 
 fn permissions(text: &str) -> Result<Permissions, String> {
@@ -432,12 +507,13 @@ mod tests {
             "--default-ondelete-policy=retain",
         ])
         .unwrap();
-        assert_eq!(configuration.node_id, "worker-1");
+        assert_eq!(configuration.node.id, "worker-1");
         assert_eq!(configuration.settings.default_permissions.map(Mode::bits), Some(0o777));
         assert_eq!(configuration.settings.default_on_delete, OnDelete::Retain);
     }
 
     #[test]
+<<<<<<< HEAD
     fn a_node_plugin_registers_itself_by_its_socket_s_path_on_the_host() {
         let registration = |arguments: &[&str]| parsed(arguments).map(|configuration| configuration.registration);
         let node = ["node", "--node-id=n", "--endpoint=unix:///csi/csi.sock"];
@@ -454,6 +530,27 @@ mod tests {
         let tcp = ["node", "--node-id=n", "--endpoint=tcp://[::1]:1", "--registration-dir=/r"];
         assert!(registration(&tcp).unwrap_err().contains("unix socket"));
         assert!(registration(&["node", "--node-id=n", "--registration-endpoint=/x"]).is_err());
+=======
+    fn a_node_plugin_is_checked_and_its_kubelet_directory_where_there_is_one() {
+        let (node, both) = (Roles { controller: false, node: true }, Roles { controller: true, node: true });
+        let checks =
+            |mounting, kubelet_dir: Option<&str>| Checks { mounting, kubelet_dir: kubelet_dir.map(Into::into) };
+        assert_eq!(Checks::of(node, None, false), checks(true, None));
+        assert_eq!(Checks::of(node, None, true), checks(true, Some("/var/lib/kubelet")));
+        assert_eq!(Checks::of(node, Some("/k".into()), true), checks(true, Some("/k")));
+        assert_eq!(Checks::of(both, None, true), checks(false, None));
+        assert_eq!(Checks::of(both, Some("/k".into()), false), checks(true, Some("/k")));
+        let controller = Roles { controller: true, node: false };
+        assert_eq!(Checks::of(controller, Some("/k".into()), true), checks(false, None));
+    }
+
+    #[test]
+    fn places_for_inline_volumes_are_given_one_by_one_or_with_commas() {
+        let flags = ["node", "--node-id=n", "--allow-inline-volumes=a:/x,*:/y", "--allow-inline-volumes=[::1]:/z"];
+        let places: Vec<String> = parsed(&flags).unwrap().node.inline.iter().map(ToString::to_string).collect();
+        assert_eq!(places, ["a:/x", "*:/y", "[::1]:/z"]);
+        assert!(parsed(&["node", "--node-id=n"]).unwrap().node.inline.is_empty());
+>>>>>>> metrics
     }
 
     #[test]
@@ -465,7 +562,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_in_one_line_that_names_it() {
-        let cases: [(&[&str], &str); 9] = [
+        let cases: [(&[&str], &str); 13] = [
+            (&["node", "--node-id=n", "--allow-inline-volumes=nas:/a/../b"], ".."),
+            (&["controller", "--metrics-address=:9809"], "host:port"),
+            (&["controller", "--metrics-address=http://x/"], "host:port"),
+            (&["node", "--node-id=n", "--max-volumes-per-node=-1"], "-1"),
             (&["node"], "--node-id"),
             (&["controller", "--bogus"], "--bogus"),
             (&["controller", "--endpoint", "http://x"], "http://x"),

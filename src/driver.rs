@@ -9,8 +9,11 @@ use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cli::Configuration;
+use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
+use crate::health::{self, Readiness};
+use crate::metrics::Metrics;
+use crate::mount::host::{self, HostError};
 use crate::mount::workers::Workers;
 use crate::node::Node;
 use crate::registration::Registration;
@@ -27,7 +30,11 @@ const THREAD_KEPT: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 enum StartError {
     #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
     Listen(#[from] ListenError),
+    #[error(transparent)]
+    Metrics(#[from] health::BindError),
     #[error("cannot start a worker process: {0}; the driver's binary must be executable through /proc")]
     Workers(std::io::Error),
     #[error("cannot use {path}: {error}; name a writable folder with {flag}")]
@@ -65,17 +72,18 @@ pub fn run(configuration: Configuration) -> ExitCode {
 }
 
 async fn serve(configuration: Configuration) -> Result<(), StartError> {
+    check_host(&configuration.checks)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
     let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
-    let state = state_folder(&configuration);
-    let node = configuration
-        .roles
-        .node
-        .then(|| Node::start(configuration.node_id.clone(), Arc::clone(&workers), &state))
-        .transpose()
-        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })?;
+    let metrics = Metrics::new(&configuration.driver_name);
+    let ready = Readiness::default();
+    if let Some(address) = &configuration.metrics_address {
+        tokio::spawn(health::serve(health::bind(address).await?, Arc::clone(&metrics), ready.clone()));
+    }
+    let node =
+        if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&workers)).await?) } else { None };
     let controller =
         if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
     // Last of all: the kubelet calls a driver as soon as it finds it.
@@ -88,10 +96,14 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         driver = configuration.driver_name,
         version = env!("CARGO_PKG_VERSION"),
         controller = controller.is_some(),
-        node = node.as_ref().map(|node| node.id()),
+        node = node.as_ref().map(|node| node.settings().id.as_str()),
         "serving"
     );
-    let services = rpc::services(&configuration.driver_name, controller.clone(), node);
+    if let Some(node) = &node {
+        node.observe(&metrics);
+    }
+    let services = rpc::services(&configuration.driver_name, controller.clone(), node, metrics);
+    ready.set(true);
     let (tell_to_end, told_to_end) = watch::channel(false);
     let told = || {
         let mut told_to_end = told_to_end.clone();
@@ -100,25 +112,24 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
             let _ = told_to_end.wait_for(|told| *told).await;
         }
     };
-    let listen_for_signals = async {
+    let signals = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+        ready.set(false);
         tracing::info!("told to end: running calls may finish");
         tell_to_end.send_replace(true);
+        Ok(())
     };
-    let serving = server::serve(listener, services, told(), configuration.grace_period);
     let registering = async {
         match registration {
             Some(registration) => registration.serve(told()).await,
             None => Ok(()),
         }
     };
-    let (ended, (), ()) = tokio::try_join!(serving, registering, async {
-        listen_for_signals.await;
-        Ok(())
-    })?;
+    let serving = server::serve(listener, services, told(), configuration.grace_period);
+    let (ended, (), ()) = tokio::try_join!(serving, registering, signals)?;
     if let Some(controller) = controller {
         controller.stop().await;
     }
@@ -127,6 +138,21 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         Ended::CutShort => tracing::warn!("ended with calls still running: their retries find what they left"),
     }
     Ok(())
+}
+
+/// Refuses to serve where volumes could not be mounted, or pods would not see them.
+fn check_host(checks: &Checks) -> Result<(), HostError> {
+    if checks.mounting {
+        host::can_mount()?;
+    }
+    checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
+}
+
+async fn start_node(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Node>, StartError> {
+    let state = state_folder(configuration);
+    Node::start(configuration.node.clone(), workers, &state, &configuration.working_mount_dir)
+        .await
+        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })
 }
 
 async fn start_controller(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Controller>, StartError> {

@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 
 pub use self::error::ExportError;
 use self::layout::Layout;
-pub use self::private_dir::PrivateDir;
+pub use self::private_dir::{PrivateDir, tidy_up};
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;

@@ -65,7 +65,7 @@ impl Drop for PrivateDir {
 }
 
 /// Unmounts and removes what processes left behind that were killed. What cannot be removed is logged and left.
-pub(super) async fn tidy_up(place: &Path, workers: &Arc<Workers>) {
+pub async fn tidy_up(place: &Path, workers: &Arc<Workers>) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {

@@ -1,5 +1,5 @@
-//! The system calls that mount and unmount. Only worker processes call them: each may block for as long as a server
-//! is silent.
+//! The system calls that mount and unmount. Only worker processes call those that ask a server: each may block for as
+//! long as it is silent.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -64,6 +64,12 @@ pub(super) fn usage(descriptor: impl AsFd) -> io::Result<Usage> {
         total_inodes: stat.files(),
         available_inodes: stat.files_free(),
     })
+}
+
+/// Asks the kernel for a file system by name, which loads its module; nothing is mounted. ENODEV: there is none.
+pub(super) fn find_file_system(fs_type: &str) -> nix::Result<()> {
+    let found = rustix::mount::fsopen(fs_type, rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
+    found.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 /// sys-mount and nix each have a type for the same bits.

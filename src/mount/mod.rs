@@ -5,10 +5,12 @@
 
 mod attempt;
 pub mod error;
+pub mod host;
 mod kernel;
 pub mod options;
 mod ping;
 pub mod request;
+pub mod scratch;
 pub mod table;
 mod words;
 pub mod worker;

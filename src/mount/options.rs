@@ -232,6 +232,12 @@ impl Options {
         self.has("lock") || !(self.has("nolock") || self.value("local_lock") == Some("all"))
     }
 
+    /// Whether they name a server of their own, which tells what is mounted (with NFS 3).
+    #[must_use]
+    pub fn names_server(&self) -> bool {
+        self.has("mountaddr")
+    }
+
     /// The options for the controller's own mount of the share: only what says how the server is reached, and a dead
     /// server gives errors.
     #[must_use]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::MountError;
 use super::options::Options;
+use super::scratch::ScratchRequest;
 
 /// One piece of work that may block.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub enum Request {
         /// The absolute path of the mount point.
         target: String,
     },
+    /// Make or remove a scratch directory on a share.
+    Scratch(ScratchRequest),
     /// Ask how full the file system mounted on a path is.
     Usage {
         /// The absolute path of the mount point.
@@ -87,6 +90,8 @@ pub enum Reply {
     Removed,
     /// The mount point stays: something is mounted on it.
     StillMounted,
+    /// It is as it was asked for.
+    Done,
     /// How full the file system is.
     Usage(Usage),
     /// It did not work.

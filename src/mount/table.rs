@@ -112,6 +112,13 @@ impl Table {
         self.stack(path).next_back()
     }
 
+    /// The mount that a path lies on, which is absolute and without links: the topmost one on it or on its nearest
+    /// parent that has one.
+    #[must_use]
+    pub fn holding(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|place| self.at(place))
+    }
+
     /// All mounts on exactly this path, the lowest first.
     ///
     /// Each but the lowest is mounted on the one before it. Where several such piles share a path (a mount on a parent
@@ -321,6 +328,17 @@ mod tests {
         assert_eq!(facts("/pods/c"), (true, true, false));
         assert_eq!(facts("/proc"), (false, false, false));
         assert_eq!(facts("/"), (false, false, true));
+    }
+
+    #[test]
+    fn a_path_lies_on_the_nearest_mount_above_it() {
+        let table = table();
+        for (path, mount_point) in
+            [("/", "/"), ("/pods", "/"), ("/pods/a b/c", "/pods/a b"), ("/pods/cc", "/"), ("/proc", "/proc")]
+        {
+            assert_eq!(table.holding(Path::new(path)).unwrap().mount_point, Path::new(mount_point), "{path}");
+        }
+        assert_eq!(Table::default().holding(Path::new("/pods")), None);
     }
 
     #[test]

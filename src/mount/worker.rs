@@ -16,8 +16,8 @@ use nix::sys::stat::Mode;
 
 use super::attempt::{self, Memory, errno_of};
 use super::error::MountError;
-use super::kernel;
 use super::request::{Reply, Request};
+use super::{kernel, scratch};
 
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";
@@ -51,6 +51,7 @@ fn answer(memory: &mut Memory, request: &Request) -> Result<Reply, MountError> {
         Request::Mount(request) => attempt::mount(memory, request),
         Request::Unmount { target } => unmount(target),
         Request::Remove { target } => remove(target),
+        Request::Scratch(request) => scratch::answer(request),
         Request::Usage { target } => usage(target),
     }
 }

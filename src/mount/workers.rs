@@ -195,7 +195,13 @@ impl Workers {
         }
     }
 
-    async fn ask(&self, server: &str, what: &str, request: &Request, limit: Duration) -> Result<Reply, MountError> {
+    pub(super) async fn ask(
+        &self,
+        server: &str,
+        what: &str,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Reply, MountError> {
         let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
         let end = tokio::time::Instant::now() + limit;

@@ -2,45 +2,89 @@
 //!
 //! The daemon decides, worker processes act: nothing here touches a path that may be a mount.
 
+mod inline;
 mod publish;
 mod published;
+mod scratch;
 mod stats;
 mod unpublish;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::publish::{Publish, PublishError};
+pub use self::publish::{Inline, Publish, PublishError};
 use self::published::PublishedVolumes;
+use self::scratch::{Scratch, Scratches};
 pub use self::stats::{Stats, StatsError};
 pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
+use crate::metrics::{self, Metrics};
 use crate::mount::workers::Workers;
+use crate::volume::inline::InlinePattern;
+
+/// What the operator decides about a node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeSettings {
+    /// The node's name in the cluster; empty where no node is served.
+    pub id: String,
+    /// How many volumes may be published on it; 0: any number.
+    pub max_volumes: i64,
+    /// Where inline volumes may be; nowhere if there is none.
+    pub inline: Vec<InlinePattern>,
+}
 
 /// The node plugin of one driver on one host.
 #[derive(Debug)]
 pub struct Node {
-    id: String,
+    settings: NodeSettings,
     workers: Arc<Workers>,
     published: PublishedVolumes,
+    /// None where no inline volume can be or was.
+    scratches: Option<Arc<Scratches>>,
     jobs: Arc<Jobs>,
 }
 
 impl Node {
-    /// The node plugin; what was published before is known again from the records in `state`.
+    /// The node plugin; what was published before is known again from the records in `state`. What it mounts for itself
+    /// is below `place`.
     ///
     /// # Errors
-    /// Where this host's file system refuses the folder.
-    pub fn start(id: String, workers: Arc<Workers>, state: &Path) -> io::Result<Arc<Self>> {
+    /// Where this host's file system refuses one of the folders.
+    pub async fn start(
+        settings: NodeSettings,
+        workers: Arc<Workers>,
+        state: &Path,
+        place: &Path,
+    ) -> io::Result<Arc<Self>> {
         let published = PublishedVolumes::open(state)?;
-        Ok(Arc::new(Self { id, workers, published, jobs: Arc::default() }))
+        let used = published.scratches();
+        let scratches = if settings.inline.is_empty() && used.is_empty() && !scratch::any_left(state) {
+            None
+        } else {
+            let is_used = |scratch: &Scratch| used.contains(scratch);
+            Some(Scratches::start(Arc::clone(&workers), state, place, is_used).await?)
+        };
+        Ok(Arc::new(Self { settings, workers, published, scratches, jobs: Arc::default() }))
     }
 
-    /// The name of this node in the cluster.
+    /// Tells the metrics what this node holds.
+    pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+        let node = Arc::downgrade(self);
+        metrics.read(metrics::PUBLISHED, move || {
+            let mut volumes = BTreeMap::new();
+            for server in node.upgrade().map(|node| node.published.servers()).unwrap_or_default() {
+                *volumes.entry(server).or_default() += 1;
+            }
+            volumes.into_iter().collect()
+        });
+    }
+
+    /// What the operator decided about this node.
     #[must_use]
-    pub fn id(&self) -> &str {
-        &self.id
+    pub fn settings(&self) -> &NodeSettings {
+        &self.settings
     }
 }
 

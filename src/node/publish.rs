@@ -6,6 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::published::Published;
+use super::scratch::ScratchError;
 use super::{Node, job_key};
 use crate::jobs::{Job, JobError};
 use crate::mount::error::MountError;
@@ -36,6 +37,17 @@ pub struct Publish {
     pub options: Options,
     /// Permission bits to give the volume's directory where it has others.
     pub permissions: Option<Mode>,
+    /// Whether the pod itself names it; none: it is a persistent volume.
+    pub inline: Option<Inline>,
+}
+
+/// What an inline volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inline {
+    /// The directory as it is.
+    Directory,
+    /// A directory of the pod's own in it, which goes with the pod.
+    Scratch,
 }
 
 /// Why a volume was not mounted.
@@ -50,6 +62,24 @@ pub enum PublishError {
          that pod first"
     )]
     InUse { volume: String, elsewhere: String },
+
+    #[error(
+        "inline (ephemeral) volumes are not allowed on this node: use a PersistentVolumeClaim, or have the node plugin \
+         started with --allow-inline-volumes=server:/path"
+    )]
+    InlineOff,
+
+    #[error(
+        "an inline volume may not be at {place}: no pattern of the node plugin's --allow-inline-volumes covers it; name \
+         a directory that is allowed, or use a PersistentVolumeClaim"
+    )]
+    InlineRefused { place: String },
+
+    #[error(
+        "an inline volume may not have the mount option mountaddr (mounthost): --allow-inline-volumes says which server \
+         it may name; leave the option out"
+    )]
+    InlineServer,
 
     #[error(transparent)]
     Mount(#[from] MountError),
@@ -76,8 +106,14 @@ impl Node {
     }
 
     async fn mount(&self, publish: Publish) -> Result<(), PublishError> {
+        let publish = if publish.inline.is_some() { self.admit_inline(publish)? } else { publish };
         self.refuse_second_target(&publish)?;
-        let request = request(&publish, self.workers.limits().ping);
+        let before = self.published.at(&publish.target);
+        let scratch = self.scratch(&publish, before.as_ref())?;
+        let mut request = request(&publish, self.workers.limits().ping);
+        if let Some(scratch) = &scratch {
+            request.subdir = Some(scratch.path());
+        }
         let wanted = Published {
             volume: publish.volume,
             target: publish.target,
@@ -87,12 +123,21 @@ impl Node {
             options: request.options.to_string(),
             read_only: request.read_only,
             single_target: publish.single_target,
+            scratch,
         };
-        let before = self.published.at(&wanted.target);
         if before.is_none() {
             self.note(wanted.clone())?;
         }
-        let mounted = self.workers.mount(request).await;
+        let mounted = match self.make_scratch(&wanted, before.as_ref(), publish.permissions).await {
+            Ok(()) => self.workers.mount(request).await,
+            Err(ScratchError::BrokeOff(error)) => Err(error),
+            Err(ScratchError::NotReached(error)) => {
+                if before.is_none() {
+                    self.forget(&wanted.target);
+                }
+                return Err(error.into());
+            }
+        };
         match mounted {
             Ok(Mounted::Now { target, version }) => {
                 tracing::debug!(target, version, source = wanted.source, "mounted");
@@ -102,7 +147,7 @@ impl Node {
             Ok(Mounted::Before(occupant)) => self.accept(&occupant, before, wanted),
             Err(error) => {
                 if before.is_none() {
-                    self.forget(&wanted.target);
+                    self.take_back(&wanted);
                 }
                 Err(error.into())
             }
@@ -120,7 +165,7 @@ impl Node {
             return self.note(Published { mount_point: occupant.target.clone(), ..wanted });
         }
         if before.is_none() {
-            self.forget(&wanted.target);
+            self.take_back(&wanted);
         }
         let access = |read_only: bool| if read_only { "read-only" } else { "read-write" };
         let found = match before {
@@ -152,7 +197,7 @@ impl Node {
         self.published.write(published).map_err(|error| self.unknown(&error))
     }
 
-    fn unknown(&self, error: &dyn ToString) -> PublishError {
+    pub(super) fn unknown(&self, error: &dyn ToString) -> PublishError {
         PublishError::State { folder: self.published.folder().display().to_string(), reason: error.to_string() }
     }
 

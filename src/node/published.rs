@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::scratch::Scratch;
 use crate::volume::name::RecordKey;
 
 /// One publication.
@@ -32,6 +33,9 @@ pub(super) struct Published {
     pub(super) read_only: bool,
     /// Whether the volume may be published nowhere else on this node.
     pub(super) single_target: bool,
+    /// The directory that was made for it, and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) scratch: Option<Scratch>,
 }
 
 impl Published {
@@ -81,6 +85,16 @@ impl PublishedVolumes {
         self.lock().values().filter(is_other).cloned().collect()
     }
 
+    /// The scratch directories in use.
+    pub(super) fn scratches(&self) -> Vec<Scratch> {
+        self.lock().values().filter_map(|published| published.scratch.clone()).collect()
+    }
+
+    /// The server of each publication.
+    pub(super) fn servers(&self) -> Vec<String> {
+        self.lock().values().map(|published| published.server.clone()).collect()
+    }
+
     pub(super) fn write(&self, published: Published) -> io::Result<()> {
         let text = serde_json::to_vec(&published)?;
         // Written in place: a torn record is left out at the next start, as if its volume were not this driver's.
@@ -91,6 +105,11 @@ impl PublishedVolumes {
             .mode(0o600)
             .open(self.path(&published.target))?;
         io::Write::write_all(&mut file, &text)?;
+        if published.scratch.is_some() {
+            // What it names is made next, on a server that outlives this host.
+            file.sync_all()?;
+            std::fs::File::open(&self.folder)?.sync_all()?;
+        }
         self.lock().insert(published.target.clone(), published);
         Ok(())
     }
@@ -126,6 +145,7 @@ mod tests {
             options: String::new(),
             read_only: false,
             single_target: false,
+            scratch: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! NodeUnpublishVolume: the target path is unmounted and removed, whether or not the server lives.
 
+use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -14,6 +15,9 @@ use crate::mount::error::MountError;
 pub enum UnpublishError {
     #[error("volume {volume}: {error}")]
     Mount { volume: String, error: MountError },
+
+    #[error("cannot note in {folder} what is to be removed ({reason}): this host's disk may be full or read-only")]
+    State { folder: String, reason: String },
 
     #[error(transparent)]
     Job(#[from] JobError),
@@ -34,13 +38,28 @@ impl Node {
 
     async fn unmount(&self, volume: String, target: &str) -> Result<(), UnpublishError> {
         let known = self.published.at(target);
-        let (server, mount_point) = known
-            .map_or_else(|| (String::new(), target.to_owned()), |published| (published.server, published.mount_point));
+        let (server, mount_point) = match &known {
+            Some(published) => (published.server.as_str(), published.mount_point.as_str()),
+            None => ("", target),
+        };
         self.workers
-            .unmount(&server, &mount_point, true)
+            .unmount(server, mount_point, true)
             .await
-            .map_err(|error| UnpublishError::Mount { volume, error })?;
-        self.forget(target);
+            .map_err(|error| UnpublishError::Mount { volume: volume.clone(), error })?;
+        let Some(published) = known.filter(|published| published.scratch.is_some()) else {
+            self.forget(target);
+            return Ok(());
+        };
+        let state = |error: io::Error| UnpublishError::State {
+            folder: self.published.folder().display().to_string(),
+            reason: error.to_string(),
+        };
+        let scratch = self.leave_scratch(&published).map_err(state)?;
+        // A record that came back would keep the directory.
+        self.published.remove(target).map_err(state)?;
+        if let (Some(scratches), Some(scratch)) = (&self.scratches, scratch) {
+            scratches.remove(scratch).await;
+        }
         Ok(())
     }
 }

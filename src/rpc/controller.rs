@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::request;
 use super::status::status;
-use super::{answer, patience};
+use super::{Calls, patience};
 use crate::controller::{Controller, Found, Snapshot, SnapshotError, SnapshotPage, Volume};
 use crate::proto::controller_get_volume_response::VolumeStatus as GetVolumeStatus;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
@@ -44,11 +44,12 @@ const CAPABILITIES: [Rpc; 11] = [
 #[derive(Debug)]
 pub(super) struct Service {
     controller: Arc<Controller>,
+    calls: Calls,
 }
 
 impl Service {
-    pub(super) fn new(controller: Arc<Controller>) -> Self {
-        Self { controller }
+    pub(super) fn new(controller: Arc<Controller>, calls: Calls) -> Self {
+        Self { controller, calls }
     }
 }
 
@@ -60,12 +61,13 @@ impl controller_server::Controller for Service {
     ) -> Result<Response<CreateVolumeResponse>, Status> {
         let patience = patience(&request);
         let request = request.into_inner();
-        answer("CreateVolume", &request.name, async {
-            let checked = request::create_volume(&request, patience).map_err(status)?;
-            let volume = self.controller.create(checked).await.map_err(status)?;
-            Ok(CreateVolumeResponse { volume: Some(created(&volume, &request)) })
-        })
-        .await
+        self.calls
+            .answer("CreateVolume", &request.name, async {
+                let checked = request::create_volume(&request, patience).map_err(status)?;
+                let volume = self.controller.create(checked).await.map_err(status)?;
+                Ok(CreateVolumeResponse { volume: Some(created(&volume, &request)) })
+            })
+            .await
     }
 
     async fn delete_volume(
@@ -73,13 +75,14 @@ impl controller_server::Controller for Service {
         request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
         let request = request.into_inner();
-        answer("DeleteVolume", &request.volume_id, async {
-            if let Some(checked) = request::delete_volume(&request).map_err(status)? {
-                self.controller.delete(checked).await.map_err(status)?;
-            }
-            Ok(DeleteVolumeResponse {})
-        })
-        .await
+        self.calls
+            .answer("DeleteVolume", &request.volume_id, async {
+                if let Some(checked) = request::delete_volume(&request).map_err(status)? {
+                    self.controller.delete(checked).await.map_err(status)?;
+                }
+                Ok(DeleteVolumeResponse {})
+            })
+            .await
     }
 
     async fn create_snapshot(
@@ -88,12 +91,13 @@ impl controller_server::Controller for Service {
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
         let patience = patience(&request);
         let request = request.into_inner();
-        answer("CreateSnapshot", &request.name, async {
-            let checked = request::create_snapshot(&request, patience).map_err(status)?;
-            let snapshot = self.controller.create_snapshot(checked).await.map_err(status)?;
-            Ok(CreateSnapshotResponse { snapshot: Some(taken(&snapshot)) })
-        })
-        .await
+        self.calls
+            .answer("CreateSnapshot", &request.name, async {
+                let checked = request::create_snapshot(&request, patience).map_err(status)?;
+                let snapshot = self.controller.create_snapshot(checked).await.map_err(status)?;
+                Ok(CreateSnapshotResponse { snapshot: Some(taken(&snapshot)) })
+            })
+            .await
     }
 
     async fn delete_snapshot(
@@ -101,13 +105,14 @@ impl controller_server::Controller for Service {
         request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
         let request = request.into_inner();
-        answer("DeleteSnapshot", &request.snapshot_id, async {
-            if let Some(checked) = request::delete_snapshot(&request).map_err(status)? {
-                self.controller.delete_snapshot(checked).await.map_err(status)?;
-            }
-            Ok(DeleteSnapshotResponse {})
-        })
-        .await
+        self.calls
+            .answer("DeleteSnapshot", &request.snapshot_id, async {
+                if let Some(checked) = request::delete_snapshot(&request).map_err(status)? {
+                    self.controller.delete_snapshot(checked).await.map_err(status)?;
+                }
+                Ok(DeleteSnapshotResponse {})
+            })
+            .await
     }
 
     async fn list_snapshots(
@@ -115,21 +120,22 @@ impl controller_server::Controller for Service {
         request: Request<ListSnapshotsRequest>,
     ) -> Result<Response<ListSnapshotsResponse>, Status> {
         let request = request.into_inner();
-        answer("ListSnapshots", &request.snapshot_id, async {
-            let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
-            let page = match request::list_snapshots(&request).map_err(status)? {
-                Some((filter, options)) => {
-                    self.controller.list_snapshots(filter, &options, token, most).await.map_err(status)?
-                }
-                None => SnapshotPage::default(),
-            };
-            let entry = |snapshot| SnapshotEntry { snapshot: Some(taken(snapshot)) };
-            Ok(ListSnapshotsResponse {
-                entries: page.snapshots.iter().map(entry).collect(),
-                next_token: page.next.unwrap_or_default(),
+        self.calls
+            .answer("ListSnapshots", &request.snapshot_id, async {
+                let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
+                let page = match request::list_snapshots(&request).map_err(status)? {
+                    Some((filter, options)) => {
+                        self.controller.list_snapshots(filter, &options, token, most).await.map_err(status)?
+                    }
+                    None => SnapshotPage::default(),
+                };
+                let entry = |snapshot| SnapshotEntry { snapshot: Some(taken(snapshot)) };
+                Ok(ListSnapshotsResponse {
+                    entries: page.snapshots.iter().map(entry).collect(),
+                    next_token: page.next.unwrap_or_default(),
+                })
             })
-        })
-        .await
+            .await
     }
 
     async fn get_snapshot(
@@ -137,14 +143,15 @@ impl controller_server::Controller for Service {
         request: Request<GetSnapshotRequest>,
     ) -> Result<Response<GetSnapshotResponse>, Status> {
         let request = request.into_inner();
-        answer("GetSnapshot", &request.snapshot_id, async {
-            let (id, options) = request::get_snapshot(&request).map_err(status)?;
-            let snapshot = self.controller.get_snapshot(&id, &options).await.map_err(status)?;
-            let missing = || SnapshotError::NotFound { id: id.to_string(), share: id.share().to_string() };
-            let snapshot = snapshot.ok_or_else(missing).map_err(status)?;
-            Ok(GetSnapshotResponse { snapshot: Some(taken(&snapshot)) })
-        })
-        .await
+        self.calls
+            .answer("GetSnapshot", &request.snapshot_id, async {
+                let (id, options) = request::get_snapshot(&request).map_err(status)?;
+                let snapshot = self.controller.get_snapshot(&id, &options).await.map_err(status)?;
+                let missing = || SnapshotError::NotFound { id: id.to_string(), share: id.share().to_string() };
+                let snapshot = snapshot.ok_or_else(missing).map_err(status)?;
+                Ok(GetSnapshotResponse { snapshot: Some(taken(&snapshot)) })
+            })
+            .await
     }
 
     async fn validate_volume_capabilities(
@@ -152,23 +159,24 @@ impl controller_server::Controller for Service {
         request: Request<ValidateVolumeCapabilitiesRequest>,
     ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
         let request = request.into_inner();
-        answer("ValidateVolumeCapabilities", &request.volume_id, async {
-            let (id, options, refused) = request::validate(&request).map_err(status)?;
-            self.controller.get(&id, &options).await.map_err(status)?;
-            Ok(match refused {
-                Some(reason) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: reason.to_string() },
-                None => ValidateVolumeCapabilitiesResponse {
-                    confirmed: Some(Confirmed {
-                        volume_context: request.volume_context.clone(),
-                        volume_capabilities: request.volume_capabilities.clone(),
-                        parameters: request.parameters.clone(),
-                        mutable_parameters: request.mutable_parameters.clone(),
-                    }),
-                    message: String::new(),
-                },
+        self.calls
+            .answer("ValidateVolumeCapabilities", &request.volume_id, async {
+                let (id, options, refused) = request::validate(&request).map_err(status)?;
+                self.controller.get(&id, &options).await.map_err(status)?;
+                Ok(match refused {
+                    Some(reason) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: reason.to_string() },
+                    None => ValidateVolumeCapabilitiesResponse {
+                        confirmed: Some(Confirmed {
+                            volume_context: request.volume_context.clone(),
+                            volume_capabilities: request.volume_capabilities.clone(),
+                            parameters: request.parameters.clone(),
+                            mutable_parameters: request.mutable_parameters.clone(),
+                        }),
+                        message: String::new(),
+                    },
+                })
             })
-        })
-        .await
+            .await
     }
 
     async fn list_volumes(
@@ -176,15 +184,16 @@ impl controller_server::Controller for Service {
         request: Request<ListVolumesRequest>,
     ) -> Result<Response<ListVolumesResponse>, Status> {
         let request = request.into_inner();
-        answer("ListVolumes", "", async {
-            let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
-            let page = self.controller.list(token, most).await.map_err(status)?;
-            Ok(ListVolumesResponse {
-                entries: page.volumes.iter().map(entry).collect(),
-                next_token: page.next.unwrap_or_default(),
+        self.calls
+            .answer("ListVolumes", "", async {
+                let (most, token) = request::list(request.max_entries, &request.starting_token).map_err(status)?;
+                let page = self.controller.list(token, most).await.map_err(status)?;
+                Ok(ListVolumesResponse {
+                    entries: page.volumes.iter().map(entry).collect(),
+                    next_token: page.next.unwrap_or_default(),
+                })
             })
-        })
-        .await
+            .await
     }
 
     async fn get_capacity(
@@ -192,12 +201,13 @@ impl controller_server::Controller for Service {
         request: Request<GetCapacityRequest>,
     ) -> Result<Response<GetCapacityResponse>, Status> {
         let request = request.into_inner();
-        answer("GetCapacity", "", async {
-            let share = request::get_capacity(&request).map_err(status)?;
-            let bytes = self.controller.available_bytes(share.as_ref()).await.map_err(status)?;
-            Ok(GetCapacityResponse { available_capacity: signed(bytes), ..GetCapacityResponse::default() })
-        })
-        .await
+        self.calls
+            .answer("GetCapacity", "", async {
+                let share = request::get_capacity(&request).map_err(status)?;
+                let bytes = self.controller.available_bytes(share.as_ref()).await.map_err(status)?;
+                Ok(GetCapacityResponse { available_capacity: signed(bytes), ..GetCapacityResponse::default() })
+            })
+            .await
     }
 
     async fn controller_get_capabilities(
@@ -217,12 +227,13 @@ impl controller_server::Controller for Service {
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
         let request = request.into_inner();
-        answer("ControllerExpandVolume", &request.volume_id, async {
-            let checked = request::expand_volume(&request).map_err(status)?;
-            let bytes = self.controller.expand(checked).await.map_err(status)?;
-            Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(bytes), node_expansion_required: false })
-        })
-        .await
+        self.calls
+            .answer("ControllerExpandVolume", &request.volume_id, async {
+                let checked = request::expand_volume(&request).map_err(status)?;
+                let bytes = self.controller.expand(checked).await.map_err(status)?;
+                Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(bytes), node_expansion_required: false })
+            })
+            .await
     }
 
     async fn controller_get_volume(
@@ -230,16 +241,18 @@ impl controller_server::Controller for Service {
         request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
         let request = request.into_inner();
-        answer("ControllerGetVolume", &request.volume_id, async {
-            let id = request::volume_id(&request.volume_id).map_err(status)?;
-            let found = self.controller.get(&id, &crate::mount::options::Options::default()).await.map_err(status)?;
-            let condition = condition(&found);
-            Ok(ControllerGetVolumeResponse {
-                volume: Some(listed(&found)),
-                status: Some(GetVolumeStatus { volume_condition: Some(condition), ..GetVolumeStatus::default() }),
+        self.calls
+            .answer("ControllerGetVolume", &request.volume_id, async {
+                let id = request::volume_id(&request.volume_id).map_err(status)?;
+                let found =
+                    self.controller.get(&id, &crate::mount::options::Options::default()).await.map_err(status)?;
+                let condition = condition(&found);
+                Ok(ControllerGetVolumeResponse {
+                    volume: Some(listed(&found)),
+                    status: Some(GetVolumeStatus { volume_condition: Some(condition), ..GetVolumeStatus::default() }),
+                })
             })
-        })
-        .await
+            .await
     }
 }
 

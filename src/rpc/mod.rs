@@ -8,11 +8,12 @@ mod status;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
+use crate::metrics::Metrics;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
@@ -26,37 +27,46 @@ pub fn services(
     driver_name: &str,
     controller: Option<Arc<crate::controller::Controller>>,
     node: Option<Arc<crate::node::Node>>,
+    metrics: Arc<Metrics>,
 ) -> Routes {
+    let calls = Calls { metrics };
     let identity = identity::Identity::new(driver_name.into(), controller.is_some());
     let mut routes = Routes::builder();
     routes.add_service(IdentityServer::new(identity));
     if let Some(controller) = controller {
-        routes.add_service(ControllerServer::new(controller::Service::new(controller)));
+        routes.add_service(ControllerServer::new(controller::Service::new(controller, calls.clone())));
     }
     if let Some(node) = node {
-        routes.add_service(NodeServer::new(node::Service::new(node)));
+        routes.add_service(NodeServer::new(node::Service::new(node, calls)));
     }
     routes.routes()
 }
 
-/// Carries a call out and logs it: one line a call, with its method, volume, code and time. Requests are never logged
-/// whole, because of the secrets in them.
-async fn answer<T>(
-    method: &'static str,
-    volume: &str,
-    work: impl Future<Output = Result<T, Status>>,
-) -> Result<Response<T>, Status> {
-    let begun = Instant::now();
-    let result = work.await;
-    let milliseconds = begun.elapsed().as_secs_f64() * 1000.0;
-    match &result {
-        Ok(_) => tracing::info!(method, volume, code = "OK", milliseconds),
-        Err(status) => {
-            let code = name(status.code());
-            tracing::warn!(method, volume, code, milliseconds, error = status.message());
+/// Where every call that does something passes: it is logged and counted.
+#[derive(Clone, Debug)]
+struct Calls {
+    metrics: Arc<Metrics>,
+}
+
+impl Calls {
+    /// Carries a call out, counts it, and logs it: one line a call, with its method, volume, code and time. Requests are
+    /// never logged whole, because of the secrets in them.
+    async fn answer<T>(
+        &self,
+        method: &'static str,
+        volume: &str,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<Response<T>, Status> {
+        let call = self.metrics.begin(method);
+        let result = work.await;
+        let code = name(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+        let milliseconds = call.end(code);
+        match &result {
+            Ok(_) => tracing::info!(method, volume, code, milliseconds),
+            Err(status) => tracing::warn!(method, volume, code, milliseconds, error = status.message()),
         }
+        result.map(Response::new)
     }
-    result.map(Response::new)
 }
 
 /// How long the caller still waits, less what it takes to tell it how far the work is; none: for ever.

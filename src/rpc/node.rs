@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
-use super::answer;
+use super::Calls;
 use super::request;
 use super::status::status;
 use crate::mount::request::Usage;
-use crate::node::{Node, Stats};
+use crate::node::{Node, NodeSettings, Stats};
 use crate::proto::node_service_capability::rpc::Type as Rpc;
 use crate::proto::node_service_capability::{self, Type};
 use crate::proto::volume_usage::Unit;
@@ -25,11 +25,12 @@ const CAPABILITIES: [Rpc; 3] = [Rpc::GetVolumeStats, Rpc::VolumeCondition, Rpc::
 #[derive(Debug)]
 pub(super) struct Service {
     node: Arc<Node>,
+    calls: Calls,
 }
 
 impl Service {
-    pub(super) fn new(node: Arc<Node>) -> Self {
-        Self { node }
+    pub(super) fn new(node: Arc<Node>, calls: Calls) -> Self {
+        Self { node, calls }
     }
 }
 
@@ -40,11 +41,12 @@ impl node_server::Node for Service {
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        answer("NodePublishVolume", &request.volume_id, async {
-            self.node.publish(request::publish(&request).map_err(status)?).await.map_err(status)?;
-            Ok(NodePublishVolumeResponse {})
-        })
-        .await
+        self.calls
+            .answer("NodePublishVolume", &request.volume_id, async {
+                self.node.publish(request::publish(&request).map_err(status)?).await.map_err(status)?;
+                Ok(NodePublishVolumeResponse {})
+            })
+            .await
     }
 
     async fn node_unpublish_volume(
@@ -52,12 +54,13 @@ impl node_server::Node for Service {
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        answer("NodeUnpublishVolume", &request.volume_id, async {
-            let (volume, target) = request::unpublish(&request).map_err(status)?;
-            self.node.unpublish(volume.into(), target.into()).await.map_err(status)?;
-            Ok(NodeUnpublishVolumeResponse {})
-        })
-        .await
+        self.calls
+            .answer("NodeUnpublishVolume", &request.volume_id, async {
+                let (volume, target) = request::unpublish(&request).map_err(status)?;
+                self.node.unpublish(volume.into(), target.into()).await.map_err(status)?;
+                Ok(NodeUnpublishVolumeResponse {})
+            })
+            .await
     }
 
     async fn node_get_volume_stats(
@@ -65,11 +68,12 @@ impl node_server::Node for Service {
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
-        answer("NodeGetVolumeStats", &request.volume_id, async {
-            let (volume, path) = request::stats(&request).map_err(status)?;
-            Ok(stats(self.node.stats(volume, path).await.map_err(status)?))
-        })
-        .await
+        self.calls
+            .answer("NodeGetVolumeStats", &request.volume_id, async {
+                let (volume, path) = request::stats(&request).map_err(status)?;
+                Ok(stats(self.node.stats(volume, path).await.map_err(status)?))
+            })
+            .await
     }
 
     async fn node_get_capabilities(
@@ -85,7 +89,12 @@ impl node_server::Node for Service {
     }
 
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node.id().into(), ..NodeGetInfoResponse::default() }))
+        let NodeSettings { id, max_volumes, .. } = self.node.settings();
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: id.clone(),
+            max_volumes_per_node: *max_volumes,
+            ..NodeGetInfoResponse::default()
+        }))
     }
 }
 

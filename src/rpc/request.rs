@@ -11,7 +11,7 @@ use tonic::Code;
 use super::status::ToStatus;
 use crate::controller::{CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, SnapshotFilter};
 use crate::mount::options::{OptionError, Options};
-use crate::node::Publish;
+use crate::node::{Inline, Publish};
 use crate::proto;
 use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_capability::access_mode::Mode as ProtoMode;
@@ -194,13 +194,16 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
     let Some(access) = &request.volume_capability else { return Err(RequestError::Missing("volume_capability")) };
     let access = capability(access)?;
     let parameters = PublishParameters::parse(&request.volume_context)?;
-    if parameters.ephemeral {
-        return Err(RequestError::NotOffered(
-            "inline (ephemeral) volumes are not offered: use a PersistentVolumeClaim",
-        ));
-    }
+    let inline = match (parameters.ephemeral, parameters.inline_scratch) {
+        (true, true) => Some(Inline::Scratch),
+        (true, false) => Some(Inline::Directory),
+        (false, true) => return Err(RequestError::NotOffered("inlineScratch is for inline volumes: leave it out")),
+        (false, false) => None,
+    };
     let (share, subdir) = match parameters.share {
         Some(share) => (share, parameters.subdir),
+        // The pod names an inline volume's share; its id is the kubelet's.
+        None if inline.is_some() => return Err(no_share(volume)),
         None => match VolumeId::parse(&request.volume_id) {
             Ok(id) => (id.share().clone(), Some(id.subdir().cloned().ok_or_else(|| no_share(volume))?)),
             Err(_) => return Err(no_share(volume)),
@@ -217,6 +220,7 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
         single_target: access.mode.single_target(),
         options,
         permissions: parameters.permissions,
+        inline,
     })
 }
 

@@ -100,6 +100,9 @@ impl ToStatus for PublishError {
         match self {
             Self::Occupied { .. } => Code::AlreadyExists,
             Self::InUse { .. } => Code::FailedPrecondition,
+            // The specification: a field is "not allowed by the Plugin". PERMISSION_DENIED is about an identity that
+            // secrets tell.
+            Self::InlineOff | Self::InlineRefused { .. } | Self::InlineServer => Code::InvalidArgument,
             Self::Mount(error) => error.code(),
             Self::State { .. } => Code::Internal,
             Self::Job(error) => error.code(),
@@ -111,6 +114,7 @@ impl ToStatus for UnpublishError {
     fn code(&self) -> Code {
         match self {
             Self::Mount { error, .. } => error.code(),
+            Self::State { .. } => Code::Internal,
             Self::Job(error) => error.code(),
         }
     }

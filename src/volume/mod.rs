@@ -7,6 +7,7 @@ pub mod access;
 pub mod content;
 pub mod duration;
 pub mod id;
+pub mod inline;
 pub mod name;
 pub mod parameters;
 pub mod path;

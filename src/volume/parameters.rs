@@ -28,12 +28,24 @@ const UID: &str = "uid";
 const GID: &str = "gid";
 const MOUNT_OPTIONS: &str = "mountOptions";
 const TRASH_RETENTION: &str = "trashRetention";
+const INLINE_SCRATCH: &str = "inlineScratch";
 const SNAPSHOT_FORMAT: &str = "snapshotFormat";
 
 const CREATE_KEYS: &[&str] = &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
 /// A `PersistentVolume` has its `StorageClass`'s parameters too: the controller hands them through.
-const PUBLISH_KEYS: &[&str] =
-    &[SERVER, SHARE, SUB_DIR, MOUNT_OPTIONS, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
+const PUBLISH_KEYS: &[&str] = &[
+    SERVER,
+    SHARE,
+    SUB_DIR,
+    MOUNT_OPTIONS,
+    ON_DELETE,
+    TRASH_RETENTION,
+    MOUNT_PERMISSIONS,
+    MODE,
+    UID,
+    GID,
+    INLINE_SCRATCH,
+];
 const SNAPSHOT_KEYS: &[&str] = &[SERVER, SHARE, MOUNT_OPTIONS, SNAPSHOT_FORMAT];
 
 /// What begins with this comes from Kubernetes' sidecars, not from the user.
@@ -195,6 +207,8 @@ pub struct PublishParameters {
     pub permissions: Option<Mode>,
     /// Whether the volume lives and dies with its pod.
     pub ephemeral: bool,
+    /// Whether it is to be a directory of the pod's own.
+    pub inline_scratch: bool,
 }
 
 impl PublishParameters {
@@ -213,6 +227,7 @@ impl PublishParameters {
             mount_options: values.get(MOUNT_OPTIONS).map(str::to_owned),
             permissions: values.permission_bits(MOUNT_PERMISSIONS)?,
             ephemeral: values.truth(EPHEMERAL)?,
+            inline_scratch: values.truth(INLINE_SCRATCH)?,
         })
     }
 }
@@ -547,6 +562,7 @@ mod tests {
     #[test]
     fn whether_a_volume_is_inline_is_true_or_false() {
         assert!(published(&[("csi.storage.k8s.io/ephemeral", "True")]).ephemeral);
+        assert!(published(&[("inlinescratch", "true")]).inline_scratch && !published(&[]).inline_scratch);
         let error = publish_refused(&[("csi.storage.k8s.io/ephemeral", "maybe")]);
         assert_eq!(error.to_string(), "csi.storage.k8s.io/ephemeral: \"maybe\" is neither true nor false");
     }

@@ -1,0 +1,227 @@
+//! What the driver tells Prometheus: every metric's name is in this file.
+//!
+//! Calls are measured as they happen ([`Metrics::begin`]). What a part of the driver holds at the moment is asked for
+//! when it is scraped ([`Metrics::read`]): the part registers a [`Reading`] with a closure, and keeps no count of its
+//! own for it. A closure must not wait for anything but a short lock.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+const BUILD: &str = "nfs_csi_build";
+const CALL_SECONDS: &str = "nfs_csi_call_duration_seconds";
+const CALLS_RUNNING: &str = "nfs_csi_calls_running";
+
+/// Volumes that are published on this node, by server.
+pub const PUBLISHED: Reading = Reading {
+    name: "nfs_csi_published_volumes",
+    help: "Target paths on which a volume is published, by the server in the volume",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
+/// The form of what [`Metrics::text`] gives.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The upper ends of the histogram's buckets, in seconds: from a mount of a known server to a long clone.
+const BUCKETS: [f64; 14] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// How a call ended whose caller went away before its answer.
+const CANCELLED: &str = "CANCELLED";
+
+/// Something that is read when it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    /// What tells the values apart; none where there is one only.
+    label: Option<&'static str>,
+}
+
+/// Whether a reading may become less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It may.
+    Gauge,
+    /// It never does while the process lives; its name gets `_total`.
+    Counter,
+}
+
+/// All metrics of this process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    durations: Family<Ended, Histogram, fn() -> Histogram>,
+    running: Family<Running, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    method: &'static str,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Running {
+    method: &'static str,
+}
+
+/// A call that is under way. Where it is dropped before its end, its caller went away.
+#[derive(Debug)]
+pub struct Call {
+    metrics: Arc<Metrics>,
+    method: &'static str,
+    code: &'static str,
+    begun: Instant,
+}
+
+impl Metrics {
+    /// No call yet, and nothing to read.
+    #[must_use]
+    pub fn new(driver_name: &str) -> Arc<Self> {
+        let mut registry = Registry::default();
+        let build = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("driver", driver_name.to_owned())];
+        registry.register(BUILD, "The driver's version and name", Info::new(build.to_vec()));
+        let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
+        registry.register(CALL_SECONDS, "How long calls took, by method and gRPC code", durations.clone());
+        let running = Family::default();
+        registry.register(CALLS_RUNNING, "Calls that are under way, by method", running.clone());
+        Arc::new(Self { registry: Mutex::new(registry), durations, running })
+    }
+
+    /// Counts a call from now on.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, method: &'static str) -> Call {
+        self.running.get_or_create(&Running { method }).inc();
+        Call { metrics: Arc::clone(self), method, code: CANCELLED, begun: Instant::now() }
+    }
+
+    /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has no
+    /// label, their sum is told.
+    pub fn read(&self, reading: Reading, state: impl Fn() -> Vec<(String, u64)> + Send + Sync + 'static) {
+        let reader = Reader { reading, state: Box::new(state) };
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner).register_collector(Box::new(reader));
+    }
+
+    /// All metrics as they are now.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        // Writing to a string does not fail; a reading that would could only be cut short.
+        let _ = text::encode(&mut text, &registry);
+        text
+    }
+}
+
+impl Call {
+    /// It ended with this code. Gives how long it took, in milliseconds.
+    #[must_use]
+    pub fn end(mut self, code: &'static str) -> f64 {
+        self.code = code;
+        self.begun.elapsed().as_secs_f64() * 1000.0
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let (method, code) = (self.method, self.code);
+        self.metrics.running.get_or_create(&Running { method }).dec();
+        let histogram = self.metrics.durations.get_or_create(&Ended { method, code });
+        histogram.observe(self.begun.elapsed().as_secs_f64());
+    }
+}
+
+struct Reader {
+    reading: Reading,
+    state: Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reading.fmt(formatter)
+    }
+}
+
+impl Collector for Reader {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let Reading { name, help, kind, label } = self.reading;
+        let kind_of = match kind {
+            Kind::Gauge => ConstGauge::new(0u64).metric_type(),
+            Kind::Counter => ConstCounter::new(0u64).metric_type(),
+        };
+        let mut metric = encoder.encode_descriptor(name, help, None, kind_of)?;
+        let Some(label) = label else {
+            let number = (self.state)().into_iter().map(|(_, number)| number).sum();
+            return encode(kind, number, metric);
+        };
+        for (value, number) in (self.state)() {
+            encode(kind, number, metric.encode_family(&[(label, value)])?)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(kind: Kind, number: u64, metric: MetricEncoder) -> fmt::Result {
+    match kind {
+        Kind::Gauge => ConstGauge::new(number).encode(metric),
+        Kind::Counter => ConstCounter::new(number).encode(metric),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KILLED: Reading = Reading { name: "killed", help: "Killed", kind: Kind::Counter, label: None };
+
+    #[test]
+    fn a_call_is_counted_with_its_code_and_its_time() {
+        let metrics = Metrics::new("example.org");
+        let call = metrics.begin("CreateVolume");
+        assert!(metrics.text().contains("nfs_csi_calls_running{method=\"CreateVolume\"} 1\n"));
+        assert!(call.end("OK") >= 0.0);
+        drop(metrics.begin("CreateVolume"));
+        let text = metrics.text();
+        for line in [
+            "nfs_csi_calls_running{method=\"CreateVolume\"} 0",
+            "nfs_csi_call_duration_seconds_count{method=\"CreateVolume\",code=\"OK\"} 1",
+            "nfs_csi_call_duration_seconds_count{method=\"CreateVolume\",code=\"CANCELLED\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(text.contains("le=\"300.0\""), "{text}");
+    }
+
+    #[test]
+    fn the_version_is_told() {
+        let line = format!("nfs_csi_build_info{{version=\"{}\",driver=\"d\"}} 1", env!("CARGO_PKG_VERSION"));
+        let text = Metrics::new("d").text();
+        assert!(text.contains(&line), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn what_a_part_holds_is_read_when_it_is_asked_for() {
+        let metrics = Metrics::new("d");
+        let servers = Arc::new(Mutex::new(vec![("a\"b".to_owned(), 1)]));
+        let state = Arc::clone(&servers);
+        metrics.read(PUBLISHED, move || state.lock().unwrap().clone());
+        metrics.read(KILLED, || vec![(String::new(), 7)]);
+        assert!(metrics.text().contains("nfs_csi_published_volumes{server=\"a\\\"b\"} 1\n"), "{}", metrics.text());
+        assert!(metrics.text().contains("\nkilled_total 7\n"), "{}", metrics.text());
+        servers.lock().unwrap()[0] = ("c".into(), 2);
+        assert!(metrics.text().contains("nfs_csi_published_volumes{server=\"c\"} 2\n"), "{}", metrics.text());
+        assert!(metrics.text().contains("# TYPE nfs_csi_published_volumes gauge\n"), "{}", metrics.text());
+    }
+}

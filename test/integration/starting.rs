@@ -1,0 +1,91 @@
+//! What a node plugin makes sure of before it serves, and what it tells of its node.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use nfs_csi::proto::{NodeGetInfoRequest, ProbeRequest};
+use nix::mount::{MsFlags, mount};
+
+use crate::kit::driver::{self, Driver};
+use crate::kit::folder;
+
+const NONE: Option<&str> = None;
+
+/// A file system of its own, mounted shared.
+fn disk(path: &Path) {
+    std::fs::create_dir(path).unwrap();
+    mount(Some("disk"), path, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
+    mount(NONE, path, NONE, MsFlags::MS_SHARED, NONE).unwrap();
+}
+
+fn refuses(run: &mut Command, named: &[&str]) {
+    let Output { status, stderr, .. } = run.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+    for named in named {
+        assert!(text.contains(named), "{named}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_directory_that_is_shared_will_do_also_through_a_link() {
+    let folder = folder();
+    let (kubelet, link) = (folder.path().join("disk"), folder.path().join("kubelet"));
+    disk(&kubelet);
+    std::os::unix::fs::symlink(&kubelet, &link).unwrap();
+    for path in [&kubelet, &link] {
+        let driver = Driver::start_as("node", folder.path(), &[&format!("--kubelet-dir={}", path.display())]);
+        driver.identity().await.probe(ProbeRequest {}).await.unwrap();
+        assert!(driver.stop().await.success());
+    }
+}
+
+#[test]
+fn a_kubelet_directory_that_is_missing_or_not_shared_is_refused() {
+    let folder = folder();
+    let endpoint = format!("--endpoint=unix://{}/csi.sock", folder.path().display());
+    let kubelet = folder.path().join("kubelet");
+    let flag = format!("--kubelet-dir={}", kubelet.display());
+    for command in ["node", "all"] {
+        let mut run = Command::new(driver::binary());
+        refuses(run.args([command, "--node-id=n", &endpoint, &flag]), &[kubelet.to_str().unwrap(), "--kubelet-dir"]);
+    }
+    disk(&kubelet);
+    for propagation in [MsFlags::MS_PRIVATE, MsFlags::MS_SLAVE] {
+        mount(NONE, &kubelet, NONE, propagation, NONE).unwrap();
+        let mut run = Command::new(driver::binary());
+        let named = [kubelet.to_str().unwrap(), "mountPropagation: Bidirectional"];
+        refuses(run.args(["node", "--node-id=n", &endpoint, &flag]), &named);
+    }
+    assert!(!folder.path().join("csi.sock").exists());
+}
+
+#[test]
+fn in_a_pod_the_kubelet_directory_is_looked_for_where_it_mostly_is() {
+    let folder = folder();
+    let endpoint = format!("--endpoint=unix://{}/csi.sock", folder.path().display());
+    let mut run = Command::new(driver::binary());
+    run.env("KUBERNETES_SERVICE_HOST", "10.96.0.1").args(["node", "--node-id=n", &endpoint]);
+    refuses(&mut run, &["/var/lib/kubelet is not there"]);
+}
+
+#[test]
+fn a_node_plugin_that_may_not_mount_says_so() {
+    let folder = folder();
+    let endpoint = format!("--endpoint=unix://{}/csi.sock", folder.path().display());
+    let mut run = Command::new("setpriv");
+    run.arg("--bounding-set=-sys_admin").arg(driver::binary()).args(["node", "--node-id=n", &endpoint]);
+    refuses(&mut run, &["CAP_SYS_ADMIN", "privileged: true"]);
+}
+
+#[tokio::test]
+async fn the_most_volumes_of_a_node_are_told_to_the_scheduler() {
+    let folder = folder();
+    for (flags, most) in [(&[][..], 0), (&["--max-volumes-per-node=110"], 110)] {
+        let driver = Driver::start_as("node", folder.path(), flags);
+        let info = driver.node().await.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
+        assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("guest", most));
+        assert!(driver.stop().await.success());
+    }
+}
