@@ -14,11 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::controller::Settings;
 use crate::mount::options::Options;
 use crate::mount::workers::Limits;
-<<<<<<< HEAD
-use crate::registration;
-=======
 use crate::node::NodeSettings;
->>>>>>> metrics
+use crate::registration;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
@@ -196,7 +193,6 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers_per_server: u16,
 
-<<<<<<< HEAD
     /// The kubelet's plugins_registry directory: the node plugin makes itself known there, without a registrar
     #[arg(long, env = "NFS_CSI_REGISTRATION_DIR", value_name = "DIR")]
     registration_dir: Option<PathBuf>,
@@ -204,11 +200,10 @@ struct Flags {
     /// The socket of --endpoint by its path on the host, which the kubelet is told [default: the path of --endpoint]
     #[arg(long, env = "NFS_CSI_REGISTRATION_ENDPOINT", value_name = "PATH", requires = "registration_dir")]
     registration_endpoint: Option<PathBuf>,
-=======
+
     /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port (nowhere unless given)
     #[arg(long, env = "NFS_CSI_METRICS_ADDRESS", value_name = "HOST:PORT", value_parser = host_and_port)]
     metrics_address: Option<String>,
->>>>>>> metrics
 
     /// How long running calls may take to finish after SIGTERM
     #[arg(long, env = "NFS_CSI_GRACE_PERIOD", default_value = "20s", value_parser = duration)]
@@ -278,13 +273,10 @@ pub struct Configuration {
     pub working_mount_dir: PathBuf,
     /// The bounds of calls to servers.
     pub limits: Limits,
-<<<<<<< HEAD
     /// How the driver makes itself known to the kubelet, if it does.
     pub registration: Option<registration::Settings>,
-=======
     /// Where metrics and health are answered, as `host:port`.
     pub metrics_address: Option<String>,
->>>>>>> metrics
     /// How long running calls may take to finish at the end.
     pub grace_period: Duration,
     /// What log lines look like.
@@ -513,7 +505,6 @@ mod tests {
     }
 
     #[test]
-<<<<<<< HEAD
     fn a_node_plugin_registers_itself_by_its_socket_s_path_on_the_host() {
         let registration = |arguments: &[&str]| parsed(arguments).map(|configuration| configuration.registration);
         let node = ["node", "--node-id=n", "--endpoint=unix:///csi/csi.sock"];
@@ -530,7 +521,9 @@ mod tests {
         let tcp = ["node", "--node-id=n", "--endpoint=tcp://[::1]:1", "--registration-dir=/r"];
         assert!(registration(&tcp).unwrap_err().contains("unix socket"));
         assert!(registration(&["node", "--node-id=n", "--registration-endpoint=/x"]).is_err());
-=======
+    }
+
+    #[test]
     fn a_node_plugin_is_checked_and_its_kubelet_directory_where_there_is_one() {
         let (node, both) = (Roles { controller: false, node: true }, Roles { controller: true, node: true });
         let checks =
@@ -550,7 +543,6 @@ mod tests {
         let places: Vec<String> = parsed(&flags).unwrap().node.inline.iter().map(ToString::to_string).collect();
         assert_eq!(places, ["a:/x", "*:/y", "[::1]:/z"]);
         assert!(parsed(&["node", "--node-id=n"]).unwrap().node.inline.is_empty());
->>>>>>> metrics
     }
 
     #[test]
