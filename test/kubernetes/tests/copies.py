@@ -2,8 +2,8 @@
 import os
 
 from tests import api
-from tests.objects import (DRIVER, bound, claim, cleared, events_of, export, mounts_of, phase, pod, pods_ready, remove,
-                           succeeds, SERVER, SHARE)
+from tests.objects import (DRIVER, SERVER, SHARE, bound, claim, cleared, content, events_of, export, mounts_of, phase, pod,
+                           pods_ready, put, remove, succeeds)
 from tests.runner import test
 
 PARALLEL = 3
@@ -24,19 +24,20 @@ def source(kind, name):
 @test
 def a_snapshot_is_restored_as_it_was_to_a_new_claim():
     claim("shot", "nfs")
-    succeeds("shot-before", "echo before > /data/file", {"data": "shot"})
+    volume = bound("shot")["metadata"]["name"]
+    put("before\n", volume, "file")
     api.create({"kind": "VolumeSnapshot", "metadata": {"name": "shot"}, "spec": {
         "volumeSnapshotClassName": "nfs", "source": {"persistentVolumeClaimName": "shot"}}})
     def ready():
         status = api.get("VolumeSnapshot", "shot").get("status", {})
         return status.get("readyToUse") and status
     status = api.wait("the snapshot to be ready", 120, ready)
-    succeeds("shot-after", "echo after > /data/file", {"data": "shot"})
+    put("after\n", volume, "file")
     claim("restored", "nfs", source=source("VolumeSnapshot", "shot"))
     assert succeeds("restored", "cat /data/file", {"data": "restored"}) == "before\n"
     remove("VolumeSnapshot", "shot")
     api.gone("VolumeSnapshotContent", status["boundVolumeSnapshotContentName"])
-    assert succeeds("restored-still", "cat /data/file", {"data": "restored"}) == "before\n"
+    assert content(bound("restored")["metadata"]["name"], "file") == "before\n"
     with cleared("PersistentVolumeClaim restored", "PersistentVolumeClaim shot"):
         pass
 
@@ -44,10 +45,13 @@ def a_snapshot_is_restored_as_it_was_to_a_new_claim():
 @test
 def a_claim_is_cloned_and_the_clone_is_its_own():
     claim("origin", "nfs")
-    succeeds("origin", "echo origin > /data/file; ln -s file /data/link", {"data": "origin"})
+    volume = bound("origin")["metadata"]["name"]
+    put("origin\n", volume, "file")
+    os.symlink("file", export(volume, "link"))
     claim("clone", "nfs", source=source("PersistentVolumeClaim", "origin"))
     assert succeeds("clone", "cat /data/link; echo clone > /data/file", {"data": "clone"}) == "origin\n"
-    assert succeeds("origin-still", "cat /data/file", {"data": "origin"}) == "origin\n"
+    assert content(volume, "file") == "origin\n"
+    assert content(bound("clone")["metadata"]["name"], "file") == "clone\n"
     with cleared("PersistentVolumeClaim clone", "PersistentVolumeClaim origin"):
         pass
 

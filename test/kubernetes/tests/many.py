@@ -5,7 +5,7 @@ import time
 
 from tests import api
 from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, driver_ready, export, helm, phase, pod,
-                           pods_ready, registered, remove, storage_class, succeeds)
+                           pods_ready, remove, succeeds)
 from tests.runner import say, test
 
 VALUES = ("attacher.enabled=true,feature.enableInlineVolume=true,inlineVolumes.allow={%s:%s},"
@@ -101,17 +101,3 @@ def two_hundred_claims_are_bound_within_90_s_and_gone_within_60_s():
         f"deleted in {deleted - deleting:.1f} s, all gone {gone_after:.1f} s after that")
     assert bound_after <= 90, f"{bound_after:.1f} s"
     assert gone_after <= 60, f"{gone_after:.1f} s"
-
-
-@test
-def helm_uninstall_leaves_data_volumes_and_the_snapshot_api():
-    storage_class("uninstall", reclaimPolicy="Retain")
-    claim("uninstall", "uninstall")
-    volume = bound("uninstall")["metadata"]["name"]
-    succeeds("uninstall", "echo kept > /data/file", {"data": "uninstall"})
-    helm("uninstall", "csi", "--wait")
-    api.wait("the driver to be forgotten by the kubelet", 90, lambda: DRIVER not in registered())
-    assert api.get("PersistentVolume", volume)["status"]["phase"] == "Bound"
-    assert os.path.exists(export(volume, "file"))
-    assert api.get("CustomResourceDefinition", "volumesnapshots.snapshot.storage.k8s.io")
-    assert api.get("CSIDriver", DRIVER) is None

@@ -1,10 +1,11 @@
 """The driver as `helm install` with default values makes it, and volumes' lives on it."""
 import os
+import urllib.request
 
 from tests import api
-from tests.objects import (CHART, DRIVER, MODE_ONE_POD, MODE_READ, SERVER, SHARE, bound, claim, cleared, driver_ready, events_of,
-                           export, helm, mounts_of, phase, pod, pods_ready, registered, remove, static_volume,
-                           storage_class, succeeds)
+from tests.objects import (CHART, DRIVER, MODE_ONE_POD, MODE_READ, SERVER, SHARE, bound, claim, cleared, content,
+                           driver_ready, events_of, export, helm, mounts_of, phase, pod, pods_ready, put, registered,
+                           remove, static_volume, storage_class, succeeds)
 from tests.runner import test
 
 PARALLEL = 4
@@ -31,6 +32,14 @@ def helm_install_with_default_values_makes_a_small_registered_driver():
 
 
 @test
+def both_parts_answer_for_their_health_and_their_metrics():
+    for port in (29652, 29653):
+        for path, expected in (("healthz", "ok"), ("readyz", "ok"), ("metrics", 'nfs_csi_build_info{version="')):
+            with urllib.request.urlopen(f"http://{SERVER}:{port}/{path}", timeout=30) as answer:
+                assert expected in answer.read().decode(), f"{port}/{path}"
+
+
+@test
 def a_claim_is_written_by_one_pod_read_by_another_and_gone_with_its_directory():
     claim("life", "nfs")
     volume = bound("life")["metadata"]["name"]
@@ -41,8 +50,7 @@ def a_claim_is_written_by_one_pod_read_by_another_and_gone_with_its_directory():
     assert " - nfs4 " in line and "vers=4.2" in line, line
     remove("Pod", "life-writer")
     assert not mounts_of(volume)
-    with open(export(volume, "file")) as file:
-        assert file.read() == "written\n"
+    assert content(volume, "file") == "written\n"
     remove("PersistentVolumeClaim", "life")
     api.gone("PersistentVolume", volume)
     assert not os.path.exists(export(volume))
@@ -53,7 +61,7 @@ def reclaim_policy_retain_keeps_the_volume_and_its_data():
     storage_class("kept", reclaimPolicy="Retain")
     claim("kept", "kept")
     volume = bound("kept")["metadata"]["name"]
-    succeeds("kept", "echo kept > /data/file", {"data": "kept"})
+    put("kept", volume, "file")
     remove("PersistentVolumeClaim", "kept")
     api.wait("the volume to be released", 60, lambda: api.get("PersistentVolume", volume)["status"]["phase"] == "Released")
     assert os.path.exists(export(volume, "file"))
@@ -66,7 +74,7 @@ def on_delete_archive_moves_the_directory_aside():
     storage_class("archive", {"onDelete": "archive"})
     claim("archived", "archive")
     volume = bound("archived")["metadata"]["name"]
-    succeeds("archived", "echo kept > /data/file", {"data": "archived"})
+    put("kept", volume, "file")
     remove("PersistentVolumeClaim", "archived")
     api.gone("PersistentVolume", volume)
     assert not os.path.exists(export(volume))
@@ -88,8 +96,7 @@ def a_static_volume_is_mounted_where_its_attributes_say():
 @test
 def a_read_only_many_volume_refuses_writes():
     os.makedirs(export("read-only"))
-    with open(export("read-only/file"), "w") as file:
-        file.write("to be read\n")
+    put("to be read\n", "read-only/file")
     static_volume("read-only", "read-only", {"server": SERVER, "share": SHARE, "subDir": "read-only"}, [MODE_READ])
     claim("read-only", "", MODE_READ, volume="read-only")
     script = "cat /data/file; if touch /data/new; then exit 1; fi"
@@ -161,8 +168,7 @@ def a_sub_dir_template_is_filled_with_the_claim_s_name_and_namespace():
 def a_volume_that_csi_driver_nfs_made_is_mounted_and_deleted():
     name = "pvc-8d9a2b54-go"
     os.makedirs(export(name))
-    with open(export(name, "old"), "w") as file:
-        file.write("of another driver\n")
+    put("of another driver\n", name, "old")
     attributes = {"server": SERVER, "share": SHARE, "csi.storage.k8s.io/pv/name": name, "subdir": name,
                   "csi.storage.k8s.io/pvc/name": "go", "csi.storage.k8s.io/pvc/namespace": "default",
                   "storage.kubernetes.io/csiProvisionerIdentity": "1700000000000-8081-nfs.csi.k8s.io"}
