@@ -22,6 +22,7 @@ _KINDS = {
     "CustomResourceDefinition": ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions", False),
     "CSIDriver": ("apis/storage.k8s.io/v1", "csidrivers", False),
     "CSINode": ("apis/storage.k8s.io/v1", "csinodes", False),
+    "CSIStorageCapacity": ("apis/storage.k8s.io/v1", "csistoragecapacities", True),
     "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses", False),
     "VolumeAttachment": ("apis/storage.k8s.io/v1", "volumeattachments", False),
     "VolumeSnapshot": ("apis/snapshot.storage.k8s.io/v1", "volumesnapshots", True),

@@ -2,7 +2,8 @@
 import os
 
 from tests import api
-from tests.objects import SERVER, SHARE, apply, bound, export, phase, pods_ready, remove, run
+from tests.objects import (SERVER, SHARE, apply, bound, claim, cleared, export, phase, pods_ready, remove, run,
+                           storage_class, succeeds)
 from tests.runner import test
 
 FOLDER = "../../deploy/example"
@@ -41,8 +42,8 @@ def the_claim_grows_and_is_cloned_and_restored_from_a_snapshot():
         with open(os.path.join(FOLDER, name)) as file:
             assert "storage: 20Gi" in file.read(), name
         example(name)
-    for claim in ("data-clone", "data-restored"):
-        assert os.path.exists(export(bound(claim)["metadata"]["name"], "dates"))
+    for copy in ("data-clone", "data-restored"):
+        assert os.path.exists(export(bound(copy)["metadata"]["name"], "dates"))
 
 
 @test
@@ -73,14 +74,29 @@ def a_volume_that_goes_with_its_pod_and_an_inline_one():
 
 
 @test
+def an_nfs_server_in_the_cluster_serves_a_volume():
+    example("nfs-server.yaml")
+    [server] = ready("nfs-server")
+    # The cluster has no names for services here, and nobody who would carry their addresses' packets.
+    storage_class("in-cluster", {"server": server["status"]["podIP"], "share": "/"})
+    claim("in-cluster", "in-cluster")
+    assert succeeds("in-cluster", "echo served > /data/file; cat /data/file", {"data": "in-cluster"}) == "served\n"
+    with cleared("PersistentVolumeClaim in-cluster", "StorageClass in-cluster"):
+        pass
+    api.wait("the volume's end", 60, lambda: not [one for one in api.items("PersistentVolume")
+                                                 if one["spec"]["storageClassName"] == "in-cluster"])
+    api.delete("Deployment", "nfs-server")
+
+
+@test
 def all_examples_were_tried_and_can_be_removed():
     assert _tried == set(os.listdir(FOLDER)), set(os.listdir(FOLDER)) - _tried
     api.delete("StatefulSet", "members")
     run("kubectl", "delete", "pod", "writer", "reader", "scratch", "inline", "--ignore-not-found", "--wait")
     api.wait("the pods' end", 60, lambda: not api.items("Pod", "default", "app=members"))
     remove("VolumeSnapshot", "data-today")
-    for claim in ("data", "data-clone", "data-restored", "projects", "projects-to-read", "data-members-0", "data-members-1"):
-        api.delete("PersistentVolumeClaim", claim)
+    for one in ("data", "data-clone", "data-restored", "projects", "projects-to-read", "data-members-0", "data-members-1"):
+        api.delete("PersistentVolumeClaim", one)
     for name in ("projects", "projects-to-read"):
         remove("PersistentVolume", name)
     api.wait("the volumes' end", 90, lambda: not [one for one in api.items("PersistentVolume")

@@ -9,7 +9,7 @@ from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, 
 from tests.runner import say, test
 
 VALUES = ("attacher.enabled=true,feature.enableInlineVolume=true,inlineVolumes.allow={%s:%s},"
-          "controller.replicas=2,controller.hostNetwork=false,externalSnapshotter.enabled=true" % (SERVER, SHARE))
+          "controller.storageCapacity=true,controller.replicas=2,controller.hostNetwork=false,externalSnapshotter.enabled=true" % (SERVER, SHARE))
 
 
 def set_up():
@@ -33,6 +33,14 @@ def with_the_attacher_a_volume_is_attached_by_the_trivial_path():
     api.gone("VolumeAttachment", attachment["metadata"]["name"])
     with cleared("PersistentVolumeClaim attached"):
         pass
+
+
+@test
+def the_scheduler_is_told_how_much_an_export_has_left():
+    def told():
+        return [one for one in api.items("CSIStorageCapacity", "kube-system")
+                if one["storageClassName"] == "nfs" and one.get("capacity")]
+    api.wait("the capacity of the class", 120, told)
 
 
 @test
