@@ -8,7 +8,10 @@ SHELL := /bin/bash
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 ARCH := $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(firstword $(subst -, ,$(HOST)))))
 TARGET := $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(ARCH)))-unknown-linux-gnu
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := $(if $(filter $(TARGET),$(HOST)),cc,aarch64-linux-gnu-gcc)
+ifneq ($(TARGET),$(HOST))
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER := x86_64-linux-gnu-gcc
+endif
 DRIVER := $(CURDIR)/target/$(TARGET)/release/nfs-csi
 # The image's name (make image IMAGE=HOST/nfs-csi) and the archive of it.
 IMAGE := nfs-csi
@@ -27,7 +30,7 @@ help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 26
 
 setup: ## Install the packages that the other targets need (asks for root for this only)
-	@test/setup
+	@test/setup $(if $(filter $(TARGET),$(HOST)),,$(ARCH))
 
 build: setup ## One static binary
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(TARGET)
