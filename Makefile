@@ -2,11 +2,23 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build fmt lint proto unit integration sanity test demo bench clean
+.PHONY: help setup build image manifests fmt lint proto unit integration sanity chart test-kubernetes test demo bench clean
 
+# What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
-DRIVER := $(CURDIR)/target/$(HOST)/release/nfs-csi
+ARCH := $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(firstword $(subst -, ,$(HOST)))))
+TARGET := $(patsubst arm64,aarch64,$(patsubst amd64,x86_64,$(ARCH)))-unknown-linux-gnu
+ifneq ($(TARGET),$(HOST))
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER := x86_64-linux-gnu-gcc
+endif
+DRIVER := $(CURDIR)/target/$(TARGET)/release/nfs-csi
+# The image's name (make image IMAGE=HOST/nfs-csi) and the archive of it.
+IMAGE := nfs-csi
+ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
+# Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
+SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/guest/run test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
 # The largest binary that is allowed, in bytes.
 LARGEST := 12000000
 export E2E_DRIVER := $(DRIVER)
@@ -15,22 +27,26 @@ export E2E_SANITY := $(OUT)/csi-sanity
 program = $$(cargo $(1) --locked --message-format=json 2> >(cat >&2) | test/program $(2))
 
 help: ## Say what there is
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 26
 
 setup: ## Install the packages that the other targets need (asks for root for this only)
-	@test/setup
+	@test/setup $(if $(filter $(TARGET),$(HOST)),,$(ARCH))
 
 build: setup ## One static binary
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(HOST)
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(TARGET)
 	@size=$$(stat -c %s $(DRIVER)); echo "$(DRIVER): $$size bytes"; \
 		[ "$$size" -le $(LARGEST) ] || { echo "larger than $(LARGEST) bytes" >&2; exit 1; }
 	@if ldd $(DRIVER) 2>&1 | grep -q '=>'; then echo "$(DRIVER) is not static" >&2; exit 1; fi
+
+image: build ## A container image with nothing but the binary (ARCH=arm64, IMAGE=name)
+	@test/setup image
+	test/image $(DRIVER) $(ARCH) $(IMAGE) $(ARCHIVE)
 
 fmt: ## Format the code
 	cargo fmt
 
 lint: setup ## Format and clippy, warnings are errors
-	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings'
+	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS)'
 
 proto: setup ## The protocol file against the published descriptors
 	test/part proto test/proto/check
@@ -46,8 +62,18 @@ sanity: build ## csi-sanity in the guest
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
 	test/part sanity test/sanity/run $(OUT)/sanity
 
+chart: setup ## The Helm chart, and the plain manifests that are made from it
+	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" test/chart/check
+
+manifests: setup ## deploy/*.yaml, made from the chart
+	PATH="$$(test/kubernetes/programs/build):$$PATH" deploy/make deploy
+
+test-kubernetes: image ## Tests on a Kubernetes in the guest (FILTER=part of a name)
+	@test/setup kubernetes
+	test/part kubernetes test/kubernetes/run $(ARCHIVE) $(OUT)/kubernetes $(FILTER)
+
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity chart test-kubernetes; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step

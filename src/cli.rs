@@ -15,6 +15,7 @@ use crate::controller::Settings;
 use crate::mount::options::Options;
 use crate::mount::workers::Limits;
 use crate::node::NodeSettings;
+use crate::registration;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
@@ -204,6 +205,14 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_WORKERS_PER_SERVER", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers_per_server: u16,
 
+    /// The kubelet's plugins_registry directory: the node plugin makes itself known there, without a registrar
+    #[arg(long, env = "NFS_CSI_REGISTRATION_DIR", value_name = "DIR")]
+    registration_dir: Option<PathBuf>,
+
+    /// The socket of --endpoint by its path on the host, which the kubelet is told [default: the path of --endpoint]
+    #[arg(long, env = "NFS_CSI_REGISTRATION_ENDPOINT", value_name = "PATH", requires = "registration_dir")]
+    registration_endpoint: Option<PathBuf>,
+
     /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port (nowhere unless given)
     #[arg(long, env = "NFS_CSI_METRICS_ADDRESS", value_name = "HOST:PORT", value_parser = host_and_port)]
     metrics_address: Option<String>,
@@ -276,6 +285,8 @@ pub struct Configuration {
     pub working_mount_dir: PathBuf,
     /// The bounds of calls to servers.
     pub limits: Limits,
+    /// How the driver makes itself known to the kubelet, if it does.
+    pub registration: Option<registration::Settings>,
     /// Where metrics and health are answered, as `host:port`.
     pub metrics_address: Option<String>,
     /// How long running calls may take to finish at the end.
@@ -358,8 +369,13 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
     if flags.node_id.len() > 256 {
         return Err(format!("error: --node-id has {} bytes; at most 256 are allowed", flags.node_id.len()));
     }
+    let registration = flags
+        .registration_dir
+        .map(|directory| check_registration(roles, &flags.endpoint, directory, flags.registration_endpoint))
+        .transpose()?;
     Ok(Configuration {
         roles,
+        registration,
         endpoint: flags.endpoint,
         node: NodeSettings {
             id: flags.node_id,
@@ -396,6 +412,29 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             LogLevel::Trace => tracing::Level::TRACE,
         },
     })
+}
+
+/// Only a node plugin is registered, and the kubelet reaches it by a socket's path only.
+fn check_registration(
+    roles: Roles,
+    endpoint: &Endpoint,
+    directory: PathBuf,
+    told: Option<PathBuf>,
+) -> Result<registration::Settings, String> {
+    if !roles.node {
+        return Err("error: --registration-dir is for the node plugin: only that one is known to the kubelet".into());
+    }
+    match (endpoint, told) {
+        (Endpoint::Tcp(_), _) => Err("error: --registration-dir needs a unix socket as --endpoint".into()),
+        (Endpoint::Unix(_), Some(told)) if !told.is_absolute() => {
+            Err("error: --registration-endpoint is an absolute path on the host, e.g. \
+                 /var/lib/kubelet/plugins/csi-nfsplugin/csi.sock"
+                .into())
+        }
+        (Endpoint::Unix(path), told) => {
+            Ok(registration::Settings { directory, endpoint: told.unwrap_or_else(|| path.clone()) })
+        }
+    }
 }
 
 /// The specification's rule for plugin names: at most 63 characters, letters and digits at the ends, `-` and `.` too
@@ -482,6 +521,25 @@ mod tests {
         assert_eq!(configuration.node.id, "worker-1");
         assert_eq!(configuration.settings.default_permissions.map(Mode::bits), Some(0o777));
         assert_eq!(configuration.settings.default_on_delete, OnDelete::Retain);
+    }
+
+    #[test]
+    fn a_node_plugin_registers_itself_by_its_socket_s_path_on_the_host() {
+        let registration = |arguments: &[&str]| parsed(arguments).map(|configuration| configuration.registration);
+        let node = ["node", "--node-id=n", "--endpoint=unix:///csi/csi.sock"];
+        assert_eq!(registration(&node), Ok(None));
+        let settings = |endpoint: &str| {
+            Ok(Some(registration::Settings { directory: "/registration".into(), endpoint: endpoint.into() }))
+        };
+        let with =
+            |more: &[&'static str]| registration(&[&node[..], &["--registration-dir=/registration"], more].concat());
+        assert_eq!(with(&[]), settings("/csi/csi.sock"));
+        assert_eq!(with(&["--registration-endpoint=/host/csi.sock"]), settings("/host/csi.sock"));
+        assert!(with(&["--registration-endpoint=csi.sock"]).unwrap_err().contains("absolute"));
+        assert!(registration(&["controller", "--registration-dir=/r"]).unwrap_err().contains("node plugin"));
+        let tcp = ["node", "--node-id=n", "--endpoint=tcp://[::1]:1", "--registration-dir=/r"];
+        assert!(registration(&tcp).unwrap_err().contains("unix socket"));
+        assert!(registration(&["node", "--node-id=n", "--registration-endpoint=/x"]).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
@@ -15,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::mount::host::{self, HostError};
 use crate::mount::workers::Workers;
 use crate::node::Node;
+use crate::registration::Registration;
 use crate::rpc;
 use crate::server::{self, Ended, Endpoint, ListenError, Listener};
 use crate::telemetry;
@@ -85,6 +87,11 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&workers)).await?) } else { None };
     let controller =
         if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
+    // Last of all: the kubelet calls a driver as soon as it finds it.
+    let registration = match &configuration.registration {
+        Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
+        None => None,
+    };
     tracing::info!(
         endpoint = %configuration.endpoint,
         driver = configuration.driver_name,
@@ -99,15 +106,32 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     observed.observe(&metrics);
     let services = rpc::services(&configuration.driver_name, controller.clone(), node, metrics);
     ready.set(true);
-    let shutdown = async move {
+    let (tell_to_end, told_to_end) = watch::channel(false);
+    let told = || {
+        let mut told_to_end = told_to_end.clone();
+        async move {
+            // Its sender lives as long as this function.
+            let _ = told_to_end.wait_for(|told| *told).await;
+        }
+    };
+    let signals = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
         ready.set(false);
         tracing::info!("told to end: running calls may finish");
+        tell_to_end.send_replace(true);
+        Ok(())
     };
-    let ended = server::serve(listener, services, shutdown, configuration.grace_period).await?;
+    let registering = async {
+        match registration {
+            Some(registration) => registration.serve(told()).await,
+            None => Ok(()),
+        }
+    };
+    let serving = server::serve(listener, services, told(), configuration.grace_period);
+    let (ended, (), ()) = tokio::try_join!(serving, registering, signals)?;
     if let Some(controller) = controller {
         controller.stop().await;
     }

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod proto;
+pub mod registration;
 pub mod rpc;
 pub mod server;
 pub mod telemetry;

@@ -186,9 +186,11 @@ fn set_permissions(request: &MountRequest, real: &Path) -> Result<(), MountError
 
 fn set_flags(request: &MountRequest, real: &Path) -> Result<(), MountError> {
     let Some(flags) = request.options.remount_flags(request.read_only) else { return Ok(()) };
-    kernel::remount(real, flags).map_err(|error| {
+    let refused = |error: io::Error| {
         MountError::system(format!("cannot make the mount of {} read-only", request.source()), errno_of(&error))
-    })
+    };
+    kernel::remount(real, flags).map_err(refused)?;
+    kernel::attach_anew(real).map_err(|errno| refused(errno.into()))
 }
 
 /// Makes the directory to mount on; says whether it was not there before.

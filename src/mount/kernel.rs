@@ -9,6 +9,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::stat::Mode;
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys_mount::{Mount, MountFlags};
 
 use super::request::Usage;
@@ -24,8 +26,19 @@ pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
     Mount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
 }
 
-/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is told. Never by force: MNT_FORCE aborts the
-/// calls of every mount that shares the superblock (measured: neighbours get errno 512).
+/// Puts the mount on `target` there anew, with the flags that it has. A remount changes one mount; where the mount is
+/// handed on to others (from a container to its host, who hands it to pods) these have copies from before it. A clone that
+/// is attached is handed on with its flags.
+pub(super) fn attach_anew(target: &Path) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let clone = open_tree(CWD, target, flags)?;
+    // Goes from all of them. The clone keeps the superblock, so that no server is asked.
+    detach(target).map_err(|errno| rustix::io::Errno::from_raw_os_error(errno as i32))?;
+    move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is told. Never by force:
+/// MNT_FORCE aborts the calls of every mount that shares the superblock (measured: neighbours get errno 512).
 pub(super) fn unmount(target: &Path) -> nix::Result<bool> {
     match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
         Err(Errno::EBUSY) => detach(target).map(|()| true),

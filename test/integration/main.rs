@@ -18,6 +18,7 @@ mod observing;
 mod process;
 mod publishing;
 mod reaching;
+mod registering;
 mod servers;
 mod snapshots;
 mod starting;

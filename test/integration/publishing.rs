@@ -116,6 +116,25 @@ async fn a_read_only_publish_refuses_writes_and_its_neighbour_on_the_same_superb
 }
 
 #[tokio::test]
+async fn a_read_only_volume_is_read_only_for_those_too_whom_its_mount_is_handed_on_to() {
+    let folder = folder();
+    let driver = Driver::start_apart(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-handed-on").await;
+    let target = folder.path().join("target");
+    node.publish_volume_with(&volume, &target, Mode::MultiNodeReaderOnly, &[]).await;
+    assert_eq!(mounts_at(&target).len(), 1);
+    let error = std::fs::write(target.join("file"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::EROFS as i32));
+    // The same again is no change there either.
+    node.publish_volume_with(&volume, &target, Mode::MultiNodeReaderOnly, &[]).await;
+    assert_eq!(mounts_at(&target).len(), 1);
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    assert!(mounts_at(&target).is_empty());
+    remove(&driver, &volume).await;
+}
+
+#[tokio::test]
 async fn publishing_again_is_no_change_and_publishing_otherwise_is_refused_also_after_a_restart() {
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);

@@ -37,10 +37,22 @@ impl Driver {
 
     /// Starts a command of the driver; the socket's folder is also where exports are mounted.
     pub fn start_as(command: &str, folder: &Path, flags: &[&str]) -> Self {
+        Self::run(Command::new(binary()), command, folder, flags)
+    }
+
+    /// Starts `nfs-csi all` in a mount table of its own that hands its mounts on to this process's, as a container with
+    /// bidirectional propagation does.
+    pub fn start_apart(folder: &Path, flags: &[&str]) -> Self {
+        let mut program = Command::new("unshare");
+        program.args(["--mount", "--propagation", "unchanged"]).arg(binary());
+        Self::run(program, "all", folder, flags)
+    }
+
+    fn run(mut program: Command, command: &str, folder: &Path, flags: &[&str]) -> Self {
         let socket = folder.join("csi.sock");
         let log = folder.join("driver.log");
         let output = File::options().create(true).append(true).open(&log).expect("a log file");
-        let process = Command::new(binary())
+        let process = program
             .arg(command)
             .arg(format!("--endpoint=unix://{}", socket.display()))
             .arg("--node-id=guest")

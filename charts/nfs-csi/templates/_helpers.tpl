@@ -1,0 +1,81 @@
+{{/* What names and labels end in: nothing for the driver of the common name, the release for any other. */}}
+{{- define "nfs-csi.suffix" -}}
+{{- if ne .Values.driver.name "nfs.csi.k8s.io" }}-{{ .Release.Name }}{{ end }}
+{{- end }}
+
+{{- define "nfs-csi.controller" -}}
+{{- .Values.controller.name | default (printf "csi-nfs-controller%s" (include "nfs-csi.suffix" .)) | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "nfs-csi.node" -}}
+{{- .Values.node.name | default (printf "csi-nfs-node%s" (include "nfs-csi.suffix" .)) | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "nfs-csi.controllerAccount" -}}
+{{- .Values.serviceAccount.controller | default (printf "%s-sa" (include "nfs-csi.controller" .)) }}
+{{- end }}
+
+{{- define "nfs-csi.nodeAccount" -}}
+{{- .Values.serviceAccount.node | default (printf "%s-sa" (include "nfs-csi.node" .)) }}
+{{- end }}
+
+{{/* The node plugin's folder on the host. */}}
+{{- define "nfs-csi.pluginDir" -}}
+{{- .Values.kubeletDir | trimSuffix "/" }}/plugins/{{ if eq .Values.driver.name "nfs.csi.k8s.io" }}csi-nfsplugin{{ else }}{{ .Values.driver.name }}{{ end }}
+{{- end }}
+
+{{- define "nfs-csi.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.customLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An image's full name. Called with the top and one of the image's values. */}}
+{{- define "nfs-csi.image" -}}
+{{- $top := index . 0 }}{{ $image := index . 1 -}}
+{{- $name := $image.repository -}}
+{{- if hasPrefix "/" $name }}{{ $name = printf "%s%s" (trimSuffix "/" $top.Values.image.baseRepo) $name | trimPrefix "/" }}{{ end -}}
+{{ $name }}:{{ $image.tag | default (printf "v%s" $top.Chart.AppVersion) }}
+{{- end }}
+
+{{/* Whether external-snapshotter runs beside the controller. */}}
+{{- define "nfs-csi.snapshotter" -}}
+{{- $wanted := .Values.controller.enableSnapshotter | toString -}}
+{{- $known := or (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1") (and .Values.externalSnapshotter.enabled .Values.externalSnapshotter.customResourceDefinitions.enabled) -}}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") $known) }}true{{ end }}
+{{- end }}
+
+{{/* A sidecar's arguments that all of them have. */}}
+{{- define "nfs-csi.sidecarArgs" -}}
+- --csi-address=/csi/csi.sock
+- --v={{ .Values.controller.logLevel }}
+- --leader-election
+- --leader-election-namespace={{ .Release.Namespace }}
+- --kube-api-qps={{ .Values.controller.kubeApiQps }}
+- --kube-api-burst={{ .Values.controller.kubeApiBurst }}
+{{- end }}
+
+{{/* What a sidecar may do: nothing. */}}
+{{- define "nfs-csi.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Called with the name of the port that answers /healthz. */}}
+{{- define "nfs-csi.probes" -}}
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: {{ . }}
+  initialDelaySeconds: 10
+  periodSeconds: 20
+  timeoutSeconds: 10
+  failureThreshold: 5
+{{- end }}

@@ -1,0 +1,73 @@
+//! The node plugin makes itself known to the kubelet.
+
+use std::path::Path;
+
+use nfs_csi::proto::NodeGetInfoRequest;
+use nfs_csi::proto::node_client::NodeClient;
+use nfs_csi::proto::pluginregistration::registration_client::RegistrationClient;
+use nfs_csi::proto::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
+use nfs_csi::registration;
+use nix::sys::signal::Signal;
+use tonic::transport::Channel;
+
+use crate::kit::driver::{self, Driver};
+use crate::kit::folder;
+
+fn start(folder: &Path) -> Driver {
+    let registry = folder.join("plugins_registry");
+    std::fs::create_dir_all(&registry).unwrap();
+    Driver::start_as("node", folder, &[&format!("--registration-dir={}", registry.display())])
+}
+
+async fn kubelet(folder: &Path) -> RegistrationClient<Channel> {
+    let socket = registration::socket(&folder.join("plugins_registry"), "nfs.csi.k8s.io");
+    // The CSI socket is there before the driver is ready to be registered.
+    crate::kit::wait_for("the registration socket", std::time::Duration::from_secs(30), || {
+        std::os::unix::net::UnixStream::connect(&socket).ok()
+    });
+    RegistrationClient::new(driver::connect(&socket).await.unwrap())
+}
+
+async fn info(folder: &Path) -> PluginInfo {
+    kubelet(folder).await.get_info(InfoRequest {}).await.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn a_node_plugin_registers_itself_and_serves_where_it_says() {
+    let folder = folder();
+    let driver = start(folder.path());
+    let told = info(folder.path()).await;
+    assert_eq!((told.r#type.as_str(), told.name.as_str()), ("CSIPlugin", "nfs.csi.k8s.io"));
+    assert_eq!(told.supported_versions, ["1.0.0"]);
+    let mut node = NodeClient::new(driver::connect(Path::new(&told.endpoint)).await.unwrap());
+    assert_eq!(node.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner().node_id, "guest");
+    let refused = RegistrationStatus { plugin_registered: false, error: "not today".into() };
+    kubelet(folder.path()).await.notify_registration_status(refused).await.unwrap();
+    assert!(driver.log().contains("not today"), "{}", driver.log());
+    // It goes on: the kubelet asks again by itself.
+    info(folder.path()).await;
+}
+
+#[tokio::test]
+async fn a_registration_ends_with_sigterm_and_one_left_by_a_kill_is_replaced() {
+    let folder = folder();
+    let socket = registration::socket(&folder.path().join("plugins_registry"), "nfs.csi.k8s.io");
+    let killed = start(folder.path());
+    info(folder.path()).await;
+    killed.kill().await;
+    assert!(socket.exists());
+    let mut next = start(folder.path());
+    info(folder.path()).await;
+    next.signal(Signal::SIGTERM);
+    assert!(next.wait().await.success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_registry_that_is_missing_ends_the_start_by_its_path() {
+    let folder = folder();
+    let endpoint = format!("--endpoint=unix://{}", folder.path().join("csi.sock").display());
+    let (status, text) = driver::run(&["node", "--node-id=n", &endpoint, "--registration-dir=/run/no-such-registry"]);
+    assert_eq!(status.code(), Some(1));
+    assert!(text.contains("/run/no-such-registry"), "{text}");
+}

@@ -1,0 +1,110 @@
+# Sourced by a job in the guest, after nfsd: a Kubernetes of one node, from the programs in $PATH, their logs in /run/out.
+#
+#   $KUBECONFIG   for kubectl and helm; api PATH gets an object as JSON
+#   $E2E_IMAGES   an archive of images to load, besides those that are on the disk
+#
+# Role based access is on, so that the chart's roles are tested; administrator, kubelet, scheduler and controller manager
+# share one token. The service address of the API server lies on lo, where it listens itself, and the NFS server and it
+# are reached at the node's address: neither a service proxy nor a name server runs. Pods without host network get an
+# address from the ptp plugin. The node's address lies on an interface of its own, as the kubelet takes no loopback
+# address.
+. "$TOP/test/kubernetes/containerd.sh"
+state=/run/kubernetes
+mkdir -p $state /var/lib/kubelet /var/log/pods /run/out/pods
+mount --bind /run/out/pods /var/log/pods # so that what containers write is there to be read afterwards
+export KUBECONFIG=$state/kubeconfig
+
+# start NAME COMMAND...: a daemon.
+start() {
+	local name=$1
+	shift
+	{ "$@" > "/run/out/$name.log" 2>&1 || true; echo "$name ended" >> /run/ended; } &
+}
+
+# await SECONDS COMMAND...: repeats it until it succeeds.
+await() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" > /dev/null 2>&1; do
+		if [ -e /run/ended ]; then
+			cat /run/ended >&2
+			while read -r name _; do tail -n 5 "/run/out/$name.log" >&2; done < /run/ended
+			exit 1
+		fi
+		[ "$SECONDS" -lt "$end" ] || { echo "timed out: $*" >&2; exit 1; }
+		sleep 0.5
+	done
+}
+
+# Far cheaper than kubectl, whose start alone takes more than a second here.
+api() { curl -sfk -H 'Authorization: Bearer admin' "https://10.96.0.1$1"; }
+
+modprobe -d /run dummy
+sysctl -qw net.ipv4.ip_forward=1 vm.overcommit_memory=1 kernel.panic=10 kernel.panic_on_oops=1
+ip addr add 10.96.0.1/32 dev lo
+ip link add node0 type dummy
+ip addr add 10.0.0.1/24 dev node0
+ip link set node0 up
+ip route add default via 10.0.0.2 dev node0 # so that the kubelet finds the node's address
+
+openssl genrsa -out $state/accounts.key 2048 2> /dev/null
+echo 'admin,admin,admin,system:masters' > $state/tokens
+cat > $KUBECONFIG <<-EOT
+	apiVersion: v1
+	kind: Config
+	current-context: guest
+	contexts: [{name: guest, context: {cluster: guest, user: admin}}]
+	clusters: [{name: guest, cluster: {server: "https://10.96.0.1:443", certificate-authority: $state/pki/apiserver.crt}}]
+	users: [{name: admin, user: {token: admin}}]
+EOT
+
+start etcd etcd --data-dir /run/etcd --log-level warn --unsafe-no-fsync \
+	--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+	--listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
+	--initial-cluster default=http://127.0.0.1:2380
+# It makes its own certificate, which is also the cluster's root.
+start apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 --cert-dir $state/pki \
+	--secure-port 443 --advertise-address 10.0.0.1 --service-cluster-ip-range 10.96.0.0/24 \
+	--authorization-mode RBAC --token-auth-file $state/tokens \
+	--service-account-issuer https://kubernetes.default.svc \
+	--service-account-key-file $state/accounts.key --service-account-signing-key-file $state/accounts.key \
+	--allow-privileged --kubelet-preferred-address-types InternalIP --enable-priority-and-fairness=false --profiling=false
+ctr --namespace k8s.io images import "$E2E_IMAGES" > /run/out/import.log 2>&1 &
+importing=$!
+await 180 api /readyz
+
+# Only what storage needs: each controller costs start time. The flag takes full names only.
+controllers=serviceaccount-controller,root-ca-certificate-publisher-controller,namespace-controller
+controllers+=,garbage-collector-controller,pod-garbage-collector-controller,node-lifecycle-controller
+controllers+=,deployment-controller,replicaset-controller,daemonset-controller,statefulset-controller
+controllers+=,persistentvolume-binder-controller,persistentvolume-attach-detach-controller
+controllers+=,persistentvolume-expander-controller,persistentvolume-protection-controller
+controllers+=,persistentvolumeclaim-protection-controller,ephemeral-volume-controller,disruption-controller
+start controller-manager kube-controller-manager --kubeconfig $KUBECONFIG --leader-elect=false \
+	--service-account-private-key-file $state/accounts.key --root-ca-file $state/pki/apiserver.crt \
+	--controllers "$controllers" --kube-api-qps 200 --kube-api-burst 400 --profiling=false
+start scheduler kube-scheduler --kubeconfig $KUBECONFIG --leader-elect=false --profiling=false
+wait "$importing" || { cat /run/out/import.log >&2; exit 1; }
+
+# The kubelet wants a clock speed, which the guest's processor does not tell.
+sed '/^model name/a cpu MHz\t\t: 2000.000' /proc/cpuinfo > $state/cpuinfo
+mount --bind $state/cpuinfo /proc/cpuinfo
+cat > $state/kubelet.yaml <<-EOT
+	apiVersion: kubelet.config.k8s.io/v1beta1
+	kind: KubeletConfiguration
+	containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+	cgroupDriver: cgroupfs
+	failSwapOn: false
+	enforceNodeAllocatable: []
+	localStorageCapacityIsolation: false
+	resolvConf: /dev/null
+	volumePluginDir: $state/volume-plugins
+	serializeImagePulls: false
+	imageGCHighThresholdPercent: 100
+	evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
+	authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+	authorization: {mode: AlwaysAllow}
+EOT
+start kubelet kubelet --config $state/kubelet.yaml --kubeconfig $KUBECONFIG --hostname-override guest --node-ip 10.0.0.1
+node_is_ready() { api /api/v1/nodes/guest | grep -q KubeletReady; }
+await 120 node_is_ready

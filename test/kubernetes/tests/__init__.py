@@ -1,0 +1,1 @@
+"""The driver on a real Kubernetes. Runs in the guest, when the cluster is ready: `make test-kubernetes`."""

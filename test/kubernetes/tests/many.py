@@ -1,0 +1,111 @@
+"""A second install of the chart: with the attacher, inline volumes, and two replicas of the controller, which are on the
+pod network, since they share the one node."""
+import os
+import time
+
+from tests import api
+from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, driver_ready, export, helm, phase, pod,
+                           pods_ready, remove, succeeds)
+from tests.runner import say, test
+
+VALUES = ("attacher.enabled=true,feature.enableInlineVolume=true,inlineVolumes.allow={%s:%s},"
+          "controller.storageCapacity=true,controller.replicas=2,controller.hostNetwork=false,externalSnapshotter.enabled=true" % (SERVER, SHARE))
+
+
+def set_up():
+    helm("uninstall", "csi", "--wait")
+    helm("install", "csi", CHART, "--set", VALUES)
+    driver_ready()
+    api.wait("both controllers", 120, lambda: len(pods_ready("csi-nfs-controller")) == 2)
+
+
+@test
+def with_the_attacher_a_volume_is_attached_by_the_trivial_path():
+    assert api.get("CSIDriver", DRIVER)["spec"]["attachRequired"] is True
+    claim("attached", "nfs")
+    volume = bound("attached")["metadata"]["name"]
+    pod("attached", "sleep 1000", {"data": "attached"})
+    phase("attached", "Running")
+    [attachment] = [one for one in api.items("VolumeAttachment")
+                    if one["spec"]["source"]["persistentVolumeName"] == volume]
+    assert attachment["status"]["attached"] is True and attachment["spec"]["attacher"] == DRIVER, attachment
+    remove("Pod", "attached")
+    api.gone("VolumeAttachment", attachment["metadata"]["name"])
+    with cleared("PersistentVolumeClaim attached"):
+        pass
+
+
+@test
+def the_scheduler_is_told_how_much_an_export_has_left():
+    def told():
+        return [one for one in api.items("CSIStorageCapacity", "kube-system")
+                if one["storageClassName"] == "nfs" and one.get("capacity")]
+    api.wait("the capacity of the class", 120, told)
+
+
+@test
+def an_inline_volume_works_where_it_is_allowed():
+    os.makedirs(export("inline"))
+    inline = {"csi": {"driver": DRIVER, "volumeAttributes": {"server": SERVER, "share": SHARE, "subDir": "inline"}}}
+    succeeds("inline", "echo here > /data/file", {"data": inline})
+    assert os.path.exists(export("inline/file")), "an inline volume's data stays"
+
+
+def volumes_of(*names):
+    """The PersistentVolumes of these claims, when all of them are bound."""
+    wanted = set(names)
+    def all_bound():
+        found = [one for one in api.items("PersistentVolumeClaim") if one["metadata"]["name"] in wanted]
+        phases = [one["status"].get("phase") for one in found]
+        return phases.count("Bound") == len(wanted) and [one["spec"]["volumeName"] for one in found]
+    return all_bound
+
+
+def directories():
+    return {name for name in os.listdir(SHARE) if name.startswith("pvc-")}
+
+
+@test
+def fifty_claims_are_bound_once_each_though_the_leader_is_killed_meanwhile():
+    names = [f"lead-{number}" for number in range(50)]
+    before, volumes_before = directories(), len(api.items("PersistentVolume"))
+    for name in names:
+        claim(name, "nfs")
+    lease = "external-provisioner-leader-nfs-csi-k8s-io"
+    holders = [one for one in api.items("Lease", "kube-system") if "nfs-csi-k8s-io" in one["metadata"]["name"]]
+    # The provisioner's lease has the driver's name only; the other sidecars' say what they are.
+    [leader] = [one["spec"]["holderIdentity"] for one in holders if one["metadata"]["name"] in ("nfs-csi-k8s-io", lease)]
+    killed = [one["metadata"]["name"] for one in pods_ready("csi-nfs-controller") if one["metadata"]["name"] in leader]
+    assert killed, (leader, holders)
+    api.call("DELETE", f"/api/v1/namespaces/kube-system/pods/{killed[0]}", {"gracePeriodSeconds": 0})
+    volumes = api.wait("all claims to be bound", 180, volumes_of(*names))
+    assert len(set(volumes)) == 50
+    assert directories() - before == set(volumes)
+    assert len(api.items("PersistentVolume")) == volumes_before + 50
+    for name in names:
+        api.delete("PersistentVolumeClaim", name)
+    api.wait("all volumes to be gone", 120, lambda: len(api.items("PersistentVolume")) == volumes_before)
+    api.wait("all directories to be gone", 60, lambda: directories() == before)
+    api.wait("both controllers", 120, lambda: len(pods_ready("csi-nfs-controller")) == 2)
+
+
+@test
+def two_hundred_claims_are_bound_within_90_s_and_gone_within_60_s():
+    names = [f"many-{number}" for number in range(200)]
+    volumes_before = len(api.items("PersistentVolume"))
+    begun = time.monotonic()
+    for name in names:
+        claim(name, "nfs")
+    asked = time.monotonic()
+    api.wait("all claims to be bound", 300, volumes_of(*names))
+    bound_after = time.monotonic() - asked
+    deleting = time.monotonic()
+    for name in names:
+        api.delete("PersistentVolumeClaim", name)
+    deleted = time.monotonic()
+    api.wait("all volumes to be gone", 300, lambda: len(api.items("PersistentVolume")) == volumes_before)
+    gone_after = time.monotonic() - deleted
+    say(f"200 claims: asked for in {asked - begun:.1f} s, all bound {bound_after:.1f} s after that; "
+        f"deleted in {deleted - deleting:.1f} s, all gone {gone_after:.1f} s after that")
+    assert bound_after <= 90, f"{bound_after:.1f} s"
+    assert gone_after <= 60, f"{gone_after:.1f} s"
