@@ -28,6 +28,13 @@ pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, M
         .and_then(|version| finish(request, server, version, &real).map(|()| version));
     match mounted {
         Ok(version) => Ok(Reply::Mounted { target: text(&real), version }),
+        // A worker of a daemon that was killed was not done yet.
+        Err(MountError::System { errno, .. })
+            if errno == Errno::EBUSY as i32
+                && let Some(occupant) = occupant(&real)? =>
+        {
+            Ok(Reply::Occupied(occupant))
+        }
         Err(error) => {
             if made {
                 // What was made for this mount goes with it; if it can't go, the next publish takes it as it is.

@@ -59,11 +59,23 @@ impl Processes {
         Ok(processes)
     }
 
-    /// Asks one of them; it is killed if it does not answer within the limit.
-    pub(super) async fn ask(&self, what: &str, request: &Request, limit: Duration) -> Result<Reply, MountError> {
+    /// Asks one of them, as soon as `gate` lets this call through; it is killed if it does not answer within the limit.
+    pub(super) async fn ask(
+        &self,
+        gate: Option<&Semaphore>,
+        what: &str,
+        request: &Request,
+        limit: Duration,
+    ) -> Result<Reply, MountError> {
         let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
         let end = tokio::time::Instant::now() + limit;
+        let _permit = match gate {
+            Some(gate) => timeout_at(end, gate.acquire()).await.map(Some).map_err(|_| {
+                late("other calls to the same server are waiting: the server may be overloaded or dead")
+            })?,
+            None => None,
+        };
         let _place = timeout_at(end, self.places.acquire())
             .await
             .map_err(|_| late("calls to servers that do not answer take all worker processes"))?;

@@ -89,7 +89,7 @@ impl Workers {
         }
         let what = format!("the lookup of {}", server.name);
         let request = Request::Resolve { server: server.name.clone() };
-        match self.processes().ask(&what, &request, self.limits().ping).await {
+        match self.processes().ask(None, &what, &request, self.limits().ping).await {
             Ok(Reply::Addresses(addresses)) => {
                 server.set_addresses(Some(addresses.clone()));
                 Ok(addresses)

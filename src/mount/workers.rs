@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as Turn, Semaphore};
+use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
 
 use super::error::MountError;
@@ -142,7 +142,7 @@ impl Workers {
         let target = request.target.clone();
         let major = reached.candidates.iter().max().map_or(4, |version| version.major());
         let asked = Request::Mount { request, server: reached };
-        let failed = match self.ask_within(&server.calls, &what, &asked, limit).await {
+        let failed = match self.processes.ask(Some(&server.calls), &what, &asked, limit).await {
             Ok(Reply::Mounted { target, version }) => {
                 server.worked(version);
                 return Ok(Mounted::Now { target, version: version.to_string() });
@@ -219,7 +219,7 @@ impl Workers {
             let server = self.servers.get(server, NFS_PORT);
             async move {
                 let limit = workers.limits.mount;
-                workers.ask_within(&server.unmounts, &what, &Request::Unmount { target }, limit).await
+                workers.processes.ask(Some(&server.unmounts), &what, &Request::Unmount { target }, limit).await
             }
         });
         loop {
@@ -261,7 +261,7 @@ impl Workers {
     async fn remove(&self, target: &str) -> Result<bool, MountError> {
         let what = format!("the removal of {target}");
         let request = Request::Remove { target: target.into() };
-        match self.processes.ask(&what, &request, self.limits.mount).await? {
+        match self.processes.ask(None, &what, &request, self.limits.mount).await? {
             Reply::Removed => Ok(true),
             Reply::StillMounted => Ok(false),
             Reply::Failed(error) => Err(error),
@@ -277,7 +277,7 @@ impl Workers {
         server.check()?;
         let what = format!("the look at {target}");
         let limit = self.limits.stats;
-        match self.ask_within(&server.calls, &what, &Request::Usage { target }, limit).await {
+        match self.processes.ask(Some(&server.calls), &what, &Request::Usage { target }, limit).await {
             Ok(Reply::Usage(usage)) => Ok(usage),
             Ok(Reply::Failed(error)) => Err(error),
             Ok(reply) => Err(unexpected(&what, &reply)),
@@ -299,23 +299,7 @@ impl Workers {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        self.ask_within(&self.servers.get(server, NFS_PORT).calls, what, request, limit).await
-    }
-
-    async fn ask_within(
-        &self,
-        gate: &Semaphore,
-        what: &str,
-        request: &Request,
-        limit: Duration,
-    ) -> Result<Reply, MountError> {
-        let end = tokio::time::Instant::now() + limit;
-        let _permit = tokio::time::timeout_at(end, gate.acquire()).await.map_err(|_| MountError::TimedOut {
-            what: what.into(),
-            seconds: limit.as_secs(),
-            hint: "other calls to the same server are waiting: the server may be overloaded or dead".into(),
-        })?;
-        self.processes.ask(what, request, end.saturating_duration_since(tokio::time::Instant::now())).await
+        self.processes.ask(Some(&self.servers.get(server, NFS_PORT).calls), what, request, limit).await
     }
 
     /// Tells the metrics how workers and servers fare.

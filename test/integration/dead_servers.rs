@@ -198,7 +198,8 @@ async fn a_server_whose_first_mount_hangs_does_not_hold_up_those_of_others() {
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     other.node_unpublish_volume(unpublish(&elsewhere, &target)).await.unwrap();
     for call in calls {
-        assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Unavailable);
+        let error = call.await.unwrap().unwrap_err();
+        assert!(matches!(error.code(), Code::DeadlineExceeded | Code::Unavailable), "{error}");
     }
     // It answers RPC NULL, and is left alone all the same.
     let refused = other
