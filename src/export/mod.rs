@@ -8,7 +8,6 @@ pub mod claims;
 mod error;
 mod layout;
 pub mod pool;
-mod private_dir;
 pub mod snapshots;
 pub mod staging;
 pub mod trash;
@@ -25,7 +24,6 @@ use tokio::sync::Semaphore;
 
 pub use self::error::ExportError;
 use self::layout::Layout;
-pub use self::private_dir::{PrivateDir, tidy_up};
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;

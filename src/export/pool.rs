@@ -10,11 +10,11 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use super::private_dir::{PrivateDir, tidy_up, unmount_below};
 use super::{Export, ExportError};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
+use crate::mount::private_dir::{PrivateDir, tidy_up, unmount_below};
 use crate::mount::request::MountRequest;
 use crate::mount::workers::{Mounted, Workers};
 use crate::tree::effort::Effort;

@@ -11,6 +11,7 @@ mod kernel;
 mod onc;
 pub mod options;
 mod ping;
+pub mod private_dir;
 mod processes;
 mod reach;
 pub mod request;

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
-use crate::export::{PrivateDir, tidy_up};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
+use crate::mount::private_dir::{PrivateDir, tidy_up};
 use crate::mount::request::MountRequest;
 use crate::mount::scratch::ScratchRequest;
 use crate::mount::workers::{Mounted, Workers};

@@ -183,12 +183,16 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     for (what, run) in [("clone", &cloned), ("snapshot", &taken), ("restore", &restored)] {
         report.ratio(&format!("{what}, {at}"), "cp -a", "s", seconds(run.time), seconds(copied), of_copy);
     }
-    // Each file's times have to be set.
-    let set = cloned.operations.of("SETATTR");
-    round_trips(report, &format!("clone but for SETATTR, {at}"), &cloned, cloned.operations.sum() - set, shape, 8.0);
+    // The times of each have to be set.
+    let others = cloned.operations.sum() - cloned.operations.of("SETATTR");
+    let entries = shape.files + shape.directories;
+    let of_each = others as f64 / entries as f64;
+    report.at_most(&format!("clone but for SETATTR, {at}, a file or directory"), "round trips", of_each, 8.0);
+    Report::detail(&cloned.operations);
     report.ratio(&format!("delete, {at}"), "rm -rf", "s", seconds(deleted.freed.time), seconds(removed), of_delete);
-    let all = deleted.freed.operations.sum();
-    round_trips(report, &format!("delete, {at}"), &deleted.freed, all, shape, 1.1);
+    let of_each = deleted.freed.operations.sum() as f64 / shape.files as f64;
+    report.at_most(&format!("delete, {at}, a file"), "round trips", of_each, 1.1);
+    Report::detail(&deleted.freed.operations);
     answer(report, site, shape.name, &deleted.answered, &deleted.answered);
     if shape.directories > 0 && site.place.has_reflinks {
         archives(report, site, shape.name, "pvc-source", &id).await;
@@ -252,11 +256,6 @@ fn answer(report: &mut Report, site: &Site, tree: &str, timed: &Run, counted: &R
     report.at_most(&what, "ms", milliseconds(timed.time), bound);
     report.at_most(&what, "round trips", counted.operations.sum() as f64, 10.0);
     Report::detail(&counted.operations);
-}
-
-fn round_trips(report: &mut Report, what: &str, run: &Run, count: u64, shape: Shape, bound: f64) {
-    report.at_most(&format!("{what}, a file"), "round trips", count as f64 / shape.files as f64, bound);
-    Report::detail(&run.operations);
 }
 
 fn seconds(time: Duration) -> f64 {

@@ -9,8 +9,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::mount::table::{Table, split_source};
-use crate::mount::workers::Workers;
+use super::table::{Table, split_source};
+use super::workers::Workers;
 
 const PREFIX: &str = "nfs-csi-exports-";
 const LOCK: &str = "lock";
@@ -78,7 +78,7 @@ pub async fn tidy_up(place: &Path, workers: &Arc<Workers>) {
 }
 
 /// Unmounts all exports in a folder, and removes their mount points. What cannot be unmounted is logged.
-pub(super) async fn unmount_below(folder: &Path, workers: &Arc<Workers>) {
+pub async fn unmount_below(folder: &Path, workers: &Arc<Workers>) {
     let table = match Table::read() {
         Ok(table) => table,
         Err(error) => return tracing::warn!(%error, "cannot see what is mounted"),
