@@ -1,4 +1,4 @@
-"""usage: python3 -m tests [FILTER]"""
+"""usage: python3 -m tests [FILTER]: only tests with one of these words, separated by commas, in their names."""
 import sys
 
 from tests import copies, examples, many, removal, runner, scripts, upgrade, volumes

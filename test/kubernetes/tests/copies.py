@@ -2,14 +2,18 @@
 import os
 
 from tests import api
-from tests.objects import (DRIVER, SERVER, SHARE, bound, claim, cleared, content, events_of, export, mounts_of, phase, pod,
-                           pods_ready, put, remove, succeeds)
+from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, content, driver_ready, events_of, export,
+                           helm, mounts_of, phase, pod, pods_ready, put, remove, succeeds)
 from tests.runner import test
 
 PARALLEL = 3
 
 
 def set_up():
+    # The tests of upgrades have done so, if they were run.
+    if api.get("Deployment", "snapshot-controller", "kube-system") is None:
+        helm("upgrade", "csi", CHART, "--set", "externalSnapshotter.enabled=true")
+        driver_ready()
     [controller] = api.wait("the controller with its snapshotter", 120, lambda: pods_ready("csi-nfs-controller"))
     assert "csi-snapshotter" in [one["name"] for one in controller["spec"]["containers"]]
     api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))

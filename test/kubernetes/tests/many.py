@@ -5,7 +5,7 @@ import time
 
 from tests import api
 from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, driver_ready, export, helm, phase, pod,
-                           pods_ready, remove, succeeds)
+                           pods_ready, remove, storage_class, succeeds)
 from tests.runner import say, test
 
 VALUES = ("attacher.enabled=true,feature.enableInlineVolume=true,inlineVolumes.allow={%s:%s},"
@@ -36,11 +36,16 @@ def with_the_attacher_a_volume_is_attached_by_the_trivial_path():
 
 
 @test
-def the_scheduler_is_told_how_much_an_export_has_left():
+def a_class_that_waits_for_its_first_consumer_knows_what_its_export_has_left():
+    storage_class("late", volumeBindingMode="WaitForFirstConsumer")
     def told():
         return [one for one in api.items("CSIStorageCapacity", "kube-system")
-                if one["storageClassName"] == "nfs" and one.get("capacity")]
+                if one["storageClassName"] == "late" and one.get("capacity")]
     api.wait("the capacity of the class", 120, told)
+    claim("late", "late")
+    succeeds("late", "echo here > /data/file", {"data": "late"})
+    with cleared("PersistentVolumeClaim late", "StorageClass late"):
+        pass
 
 
 @test

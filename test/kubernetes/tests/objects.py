@@ -9,7 +9,7 @@ DRIVER = "nfs.csi.k8s.io"
 # The node's address: where pods with and without host network reach the NFS server.
 SERVER = "10.0.0.1"
 SHARE = "/run/export"
-CHART = "../../charts/nfs-csi"
+CHART, DEPLOY = "../../charts/nfs-csi", "../../deploy"
 MODE_ALL, MODE_READ, MODE_ONE_POD = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"
 
 

@@ -2,8 +2,11 @@
 import os
 
 from tests import api
-from tests.objects import DRIVER, bound, claim, export, helm, registered, storage_class, succeeds
+from tests.objects import (DEPLOY, DRIVER, bound, claim, driver_ready, export, helm, pods_ready, put, registered, run,
+                           storage_class)
 from tests.runner import test
+
+API = [f"{kind}.snapshot.storage.k8s.io" for kind in ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses")]
 
 
 @test
@@ -11,10 +14,23 @@ def helm_uninstall_leaves_data_volumes_and_the_snapshot_api():
     storage_class("uninstall", reclaimPolicy="Retain")
     claim("uninstall", "uninstall")
     volume = bound("uninstall")["metadata"]["name"]
-    succeeds("uninstall", "echo kept > /data/file", {"data": "uninstall"})
+    put("kept", volume, "file")
     helm("uninstall", "csi", "--wait")
     api.wait("the driver to be forgotten by the kubelet", 90, lambda: DRIVER not in registered())
     assert api.get("PersistentVolume", volume)["status"]["phase"] == "Bound"
     assert os.path.exists(export(volume, "file"))
-    assert api.get("CustomResourceDefinition", "volumesnapshots.snapshot.storage.k8s.io")
+    assert all(api.get("CustomResourceDefinition", name) for name in API)
     assert api.get("CSIDriver", DRIVER) is None
+
+
+@test
+def the_install_script_brings_the_snapshot_api_along_and_uninstalling_leaves_it():
+    run("kubectl", "delete", "crd", *API, "--wait")
+    run(f"{DEPLOY}/install-driver.sh", "v0.1.0", "local", "snapshot")
+    driver_ready(seconds=5)
+    [controller] = pods_ready("csi-nfs-controller")
+    assert "csi-snapshotter" in [one["name"] for one in controller["spec"]["containers"]]
+    api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))
+    run(f"{DEPLOY}/uninstall-driver.sh", "--even-with-volumes")
+    assert api.get("CSIDriver", DRIVER) is None and api.get("Deployment", "csi-nfs-controller", "kube-system") is None
+    assert all(api.get("CustomResourceDefinition", name) for name in API) and pods_ready("snapshot-controller")

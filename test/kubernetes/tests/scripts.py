@@ -2,11 +2,9 @@
 import os
 
 from tests import api
-from tests.objects import (DRIVER, SERVER, SHARE, claim, cleared, driver_ready, export, registered, run, static_volume,
+from tests.objects import (DEPLOY, DRIVER, SERVER, SHARE, claim, cleared, driver_ready, export, registered, run, static_volume,
                            succeeds)
 from tests.runner import test
-
-DEPLOY = "../../deploy"
 
 
 def uninstall(*more, check=True):
