@@ -38,7 +38,7 @@ impl<'a> Copy<'a> {
         let mut hint = hint;
         for _ in 0..LOOKS {
             let flags = if hint == FileType::RegularFile {
-                OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY
+                OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | self.tree.of_files
             } else {
                 OFlag::O_PATH
             };
