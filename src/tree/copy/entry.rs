@@ -46,7 +46,7 @@ impl<'a> Copy<'a> {
                 Ok(source) => source,
                 Err(errno) if self.is_gone(errno) => return Ok(()),
                 // A link, a socket, a device without a driver.
-                Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) if hint == FileType::RegularFile => {
+                Err(Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL) if hint == FileType::RegularFile => {
                     hint = FileType::Unknown;
                     continue;
                 }
