@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::options;
 use super::request::MountRequest;
+use super::table::TableError;
 
 /// What went wrong between this host and an NFS server.
 #[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +90,12 @@ pub enum MountError {
 
     #[error("the worker process for {what} failed ({reason}): try again")]
     Worker { what: String, reason: String },
+}
+
+impl From<TableError> for MountError {
+    fn from(error: TableError) -> Self {
+        Self::System { what: "cannot read this process's mount table".into(), errno: 0, reason: error.to_string() }
+    }
 }
 
 impl MountError {
