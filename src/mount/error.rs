@@ -85,6 +85,9 @@ pub enum MountError {
     #[error("{what} did not finish within {seconds} s: {hint}")]
     TimedOut { what: String, seconds: u64, hint: String },
 
+    #[error("{what} was not begun within {seconds} s: {hint}")]
+    Queued { what: String, seconds: u64, hint: String },
+
     #[error("{what}: {reason}")]
     System { what: String, errno: i32, reason: String },
 
