@@ -85,27 +85,44 @@ impl Controller {
             Some(text) => Some(Token::parse(text).ok_or_else(|| ListError::Token { token: text.into() })?),
             None => None,
         };
+        let (volumes, next) = self.gather(token.as_ref(), most, &Options::default(), list).await?;
+        Ok(Page { volumes, next })
+    }
+
+    /// What `part` gives of all shares known, at most `most` (0: all) of it and only what is behind `token`; and the token
+    /// for what is left.
+    pub(super) async fn gather<T, F>(
+        &self,
+        token: Option<&Token>,
+        most: usize,
+        options: &Options,
+        part: F,
+    ) -> Result<(Vec<T>, Option<String>), ExportError>
+    where
+        T: Send + 'static,
+        F: Fn(&Export, Option<&RecordKey>, usize) -> Result<Part<T>, ExportError> + Clone + Send + 'static,
+    {
         let most = if most == 0 { usize::MAX } else { most };
-        let mut page = Page::default();
+        let mut found = Vec::new();
         let mut end = None;
         for share in self.shares() {
             let name = share.to_string();
-            let after = match &token {
+            let after = match token {
                 Some(token) if name < token.share => continue,
                 Some(token) if name == token.share => Some(token.key.clone()),
                 _ => None,
             };
-            let room = most - page.volumes.len();
-            let work = move |export: &Export| list(export, after.as_ref(), room);
-            let (part, _) = self.on(&share, &Options::default(), work).await?;
-            page.volumes.extend(part.found);
+            let room = most - found.len();
+            let part = part.clone();
+            let work = move |export: &Export| part(export, after.as_ref(), room);
+            let (part, _) = self.on(&share, options, work).await?;
+            found.extend(part.found);
             end = part.last.map(|key| Token { share: name, key }).or(end);
             if part.is_cut {
-                page.next = end.as_ref().map(Token::format);
-                break;
+                return Ok((found, end.as_ref().map(Token::format)));
             }
         }
-        Ok(page)
+        Ok((found, None))
     }
 }
 

@@ -62,28 +62,10 @@ impl Controller {
             Some(text) => Some(Token::parse(text).ok_or_else(|| SnapshotError::Token { token: text.into() })?),
             None => None,
         };
-        let most = if most == 0 { usize::MAX } else { most };
-        let mut page = SnapshotPage::default();
-        let mut end = None;
-        for share in self.shares() {
-            let name = share.to_string();
-            let after = match &token {
-                Some(token) if name < token.share => continue,
-                Some(token) if name == token.share => Some(token.key.clone()),
-                _ => None,
-            };
-            let room = most - page.snapshots.len();
-            let volume = filter.volume.clone();
-            let work = move |export: &Export| list(export, after.as_ref(), volume.as_deref(), room);
-            let (part, _) = self.on(&share, options, work).await?;
-            page.snapshots.extend(part.found);
-            end = part.last.map(|key| Token { share: name, key }).or(end);
-            if part.is_cut {
-                page.next = end.as_ref().map(Token::format);
-                break;
-            }
-        }
-        Ok(page)
+        let part =
+            move |export: &Export, after: Option<&RecordKey>, room| list(export, after, filter.volume.as_deref(), room);
+        let (snapshots, next) = self.gather(token.as_ref(), most, options, part).await?;
+        Ok(SnapshotPage { snapshots, next })
     }
 }
 

@@ -47,16 +47,8 @@ pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, M
 
 /// What is mounted on a path, if anything is.
 fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
-    let table = read_table()?;
+    let table = Table::read()?;
     Ok(table.at(real).map(Occupant::of))
-}
-
-fn read_table() -> Result<Table, MountError> {
-    Table::read().map_err(|error| MountError::System {
-        what: "cannot read this process's mount table".into(),
-        errno: 0,
-        reason: error.to_string(),
-    })
 }
 
 pub(super) fn version_not_served(request: &MountRequest) -> MountError {
@@ -123,7 +115,7 @@ fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Pat
 /// server's mountd (version 3) follow links; a tenant could point one at a neighbour.
 fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), MountError> {
     let Some(subdir) = &request.subdir else { return Ok(()) };
-    let table = read_table()?;
+    let table = Table::read()?;
     let found = table.at(real).map(|mount| mount.source.clone()).unwrap_or_default();
     let found_path = table::split_source(&found).map(|(_, path)| path.to_owned()).unwrap_or_default();
     // Version 4 shows where the walk really ended. Version 3 shows what was asked for.

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::options;
 use super::request::MountRequest;
+use super::table::TableError;
 
 /// What went wrong between this host and an NFS server.
 #[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,11 +85,20 @@ pub enum MountError {
     #[error("{what} did not finish within {seconds} s: {hint}")]
     TimedOut { what: String, seconds: u64, hint: String },
 
+    #[error("{what} was not begun within {seconds} s: {hint}")]
+    Queued { what: String, seconds: u64, hint: String },
+
     #[error("{what}: {reason}")]
     System { what: String, errno: i32, reason: String },
 
     #[error("the worker process for {what} failed ({reason}): try again")]
     Worker { what: String, reason: String },
+}
+
+impl From<TableError> for MountError {
+    fn from(error: TableError) -> Self {
+        Self::System { what: "cannot read this process's mount table".into(), errno: 0, reason: error.to_string() }
+    }
 }
 
 impl MountError {

@@ -67,18 +67,20 @@ impl Processes {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        let late = |hint: &str| MountError::TimedOut { what: what.into(), seconds: limit.as_secs(), hint: hint.into() };
+        let seconds = limit.as_secs();
+        // The server of a call that only waited here is not to blame.
+        let queued = |hint: &str| MountError::Queued { what: what.into(), seconds, hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
         let end = tokio::time::Instant::now() + limit;
         let _permit = match gate {
             Some(gate) => timeout_at(end, gate.acquire()).await.map(Some).map_err(|_| {
-                late("other calls to the same server are waiting: the server may be overloaded or dead")
+                queued("other calls to the same server are waiting: the server may be overloaded or dead")
             })?,
             None => None,
         };
         let _place = timeout_at(end, self.places.acquire())
             .await
-            .map_err(|_| late("calls to servers that do not answer take all worker processes"))?;
+            .map_err(|_| queued("calls to servers that do not answer take all worker processes"))?;
         let mut worker = self.take().map_err(failed)?;
         match timeout_at(end, worker.ask(request)).await {
             Ok(Ok(reply)) => {
@@ -86,7 +88,10 @@ impl Processes {
                 Ok(reply)
             }
             Ok(Err(error)) => Err(failed(error)),
-            Err(_) => Err(late("the server accepts connections but does not answer; its process was ended, try again")),
+            Err(_) => {
+                let hint = "the server accepts connections but does not answer; its process was ended, try again";
+                Err(MountError::TimedOut { what: what.into(), seconds, hint: hint.into() })
+            }
         }
     }
 
@@ -175,4 +180,23 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
 
 pub(super) fn worker_failed(what: &str, reason: &dyn ToString) -> MountError {
     MountError::Worker { what: what.into(), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With no process, and places for none.
+    fn full() -> Processes {
+        Processes { idle: Mutex::default(), places: Semaphore::new(0), counts: Arc::default() }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waited_for_others_all_the_time_says_so() {
+        let request = Request::Resolve { server: "files".into() };
+        for gate in [None, Some(&Semaphore::new(0)), Some(&Semaphore::new(1))] {
+            let error = full().ask(gate, "the lookup of files", &request, Duration::from_millis(20)).await.unwrap_err();
+            assert!(matches!(error, MountError::Queued { .. }), "{error}");
+        }
+    }
 }

@@ -125,7 +125,7 @@ impl Workers {
 
     /// Mounts what the request names, unless something is mounted on its target.
     pub async fn mount(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
-        let table = Table::read().map_err(|error| unreadable(&error))?;
+        let table = Table::read()?;
         if let Some(mount) = table.at(Path::new(&request.target)) {
             return Ok(Mounted::Before(Occupant::of(mount)));
         }
@@ -194,7 +194,7 @@ impl Workers {
     /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a path
     /// that may carry a new mount when it goes on.
     pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
-        self.check_way(&Table::read().map_err(|error| unreadable(&error))?, target).await?;
+        self.check_way(&Table::read()?, target).await?;
         for _ in 0..MOST_STACKED {
             let was_mounted = self.take_off(server, target).await?;
             // The kernel removes no directory that has a further mount on it.
@@ -362,10 +362,6 @@ fn server_of(mount: &Mount) -> &str {
 
 fn is_of_server(mount: &Mount, server: &str) -> bool {
     server_of(mount) == server
-}
-
-fn unreadable(error: &TableError) -> MountError {
-    MountError::System { what: "cannot read this process's mount table".into(), errno: 0, reason: error.to_string() }
 }
 
 fn is_mounted(target: &str) -> bool {

@@ -171,7 +171,7 @@ impl ToStatus for MountError {
             | Self::Refused { .. }
             | Self::NotNfs { .. }
             | Self::Worker { .. } => Code::Unavailable,
-            Self::TimedOut { .. } => Code::DeadlineExceeded,
+            Self::TimedOut { .. } | Self::Queued { .. } => Code::DeadlineExceeded,
             // The user or the operator has to change something first.
             Self::NoSuchShare { .. } | Self::NotMounted { .. } => Code::NotFound,
             Self::Denied { .. } => Code::PermissionDenied,

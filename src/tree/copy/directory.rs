@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{Mode, OFlags, Stat, fchmod, fstat, openat};
+use rustix::fs::{Mode, OFlags, Stat, fchmod, fstat, fstatfs, openat};
 use rustix::io::{Errno, Result};
 
 use super::{Copy, Place, failed, is_gone};
@@ -23,6 +23,8 @@ use crate::tree::walk::{self, Node};
 
 /// Directories that are kept open: two descriptors each.
 const KEPT: usize = 48;
+/// What statfs(2) says of NFS.
+const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
 /// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
 const LONGEST_PATH: usize = 3800;
 
@@ -142,6 +144,8 @@ impl Kept {
 pub(super) struct Tree {
     pub(super) root: Arc<Directory>,
     open: Arc<Open>,
+    /// How files of the source are opened besides.
+    pub(super) of_files: OFlag,
 }
 
 impl Tree {
@@ -161,7 +165,10 @@ impl Tree {
         let entered = Entered::new(&stat, Attributes::of(&stat), has, is_empty, lists);
         let root = Node::root(State::default());
         root.data.enter(entered);
-        Ok(Self { root, open: Arc::new(Open { source, target: place }) })
+        // NFS 4.1 asks for no delegation then, whose return is a round trip more for each file.
+        let is_nfs = fstatfs(&source).is_ok_and(|stat| stat.f_type == NFS_SUPER_MAGIC);
+        let of_files = if is_nfs { OFlag::O_DIRECT } else { OFlag::empty() };
+        Ok(Self { root, open: Arc::new(Open { source, target: place }), of_files })
     }
 
     /// A directory's descriptors; none if it is gone from the source.

@@ -38,7 +38,7 @@ impl<'a> Copy<'a> {
         let mut hint = hint;
         for _ in 0..LOOKS {
             let flags = if hint == FileType::RegularFile {
-                OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY
+                OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | self.tree.of_files
             } else {
                 OFlag::O_PATH
             };
@@ -46,7 +46,7 @@ impl<'a> Copy<'a> {
                 Ok(source) => source,
                 Err(errno) if self.is_gone(errno) => return Ok(()),
                 // A link, a socket, a device without a driver.
-                Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) if hint == FileType::RegularFile => {
+                Err(Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL) if hint == FileType::RegularFile => {
                     hint = FileType::Unknown;
                     continue;
                 }
