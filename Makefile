@@ -18,7 +18,7 @@ IMAGE := nfs-csi
 ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
-SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/guest/run test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
+SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/integration/run test/guest/run test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
 # The largest binary that is allowed, in bytes.
 LARGEST := 12000000
 export E2E_DRIVER := $(DRIVER)
@@ -56,7 +56,7 @@ unit: setup ## Unit and property tests
 
 integration: build ## Integration tests in the guest (FILTER=part of a name)
 	E2E_TESTS=$(call program,test --test integration --no-run,integration) \
-		test/part integration test/guest/run test/integration/job $(FILTER)
+		test/part integration test/integration/run $(FILTER)
 
 sanity: build ## csi-sanity in the guest
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
