@@ -157,18 +157,24 @@ impl Options {
         self.has("ro")
     }
 
-    /// The flags for mount(2): all that the words ask for, without `MS_RDONLY`.
+    /// These options, and `ro`.
+    #[must_use]
+    pub fn for_readers(self) -> Self {
+        self.merged(Self::parse(["ro"]).unwrap_or_default())
+    }
+
+    /// The flags for mount(2): all that the words ask for.
     #[must_use]
     pub fn mount_flags(&self) -> MsFlags {
-        (self.flags(Reader::Mount) | self.flags(Reader::Superblock)) - MsFlags::MS_RDONLY
+        self.flags(Reader::Mount) | self.flags(Reader::Superblock)
     }
 
     /// The flags for a second mount(2) that makes the mount read-only and leaves its other flags as they are; none if
-    /// neither the options nor `read_only` ask for that.
+    /// that is not asked for, or done by the first.
     #[must_use]
     pub fn remount_flags(&self, read_only: bool) -> Option<MsFlags> {
         let change = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
-        (read_only || self.read_only()).then(|| self.flags(Reader::Mount) | change)
+        (read_only && !self.read_only()).then(|| self.flags(Reader::Mount) | change)
     }
 
     /// The data for mount(2) of a server at this address. `client` is this host's address towards it: a server of
@@ -532,13 +538,14 @@ mod tests {
     }
 
     #[test]
-    fn read_only_is_a_second_step_that_keeps_the_flags_of_the_mount() {
+    fn read_only_is_a_second_step_that_keeps_the_flags_of_the_mount_unless_the_options_ask_for_it() {
         let change = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
         let options = parse("nosuid,noatime,sync");
         assert_eq!(options.remount_flags(false), None);
         assert_eq!(options.remount_flags(true), Some(change | MsFlags::MS_NOSUID | MsFlags::MS_NOATIME));
-        assert_eq!(parse("ro").remount_flags(false), Some(change));
-        assert_eq!(parse("ro").mount_flags(), MsFlags::empty());
+        let readers = options.for_readers();
+        assert_eq!((readers.remount_flags(false), readers.remount_flags(true)), (None, None));
+        assert!(readers.mount_flags().contains(MsFlags::MS_RDONLY | MsFlags::MS_NOSUID));
         assert!(parse("ro").read_only() && !parse("ro,rw").read_only());
     }
 

@@ -231,7 +231,7 @@ fn request(publish: &Publish) -> MountRequest {
         subdir: publish.subdir.as_ref().map(ToString::to_string),
         target: publish.target.clone(),
         options: publish.options.clone(),
-        read_only: publish.read_only || publish.options.read_only(),
+        read_only: publish.read_only,
         permissions: publish.permissions.filter(|_| !publish.read_only).map(Mode::bits),
     }
 }

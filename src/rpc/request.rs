@@ -210,14 +210,19 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
             Err(_) => return Err(no_share(volume)),
         },
     };
-    let options =
+    let mut options =
         Options::parse(&parameters.mount_options)?.merged(access.options).merged(secret_options(&request.secrets)?);
+    if access.mode.read_only() {
+        // A container's runtime may make a mount writable where only the mount is read-only, and not its superblock: runc
+        // does for every pod that does not say readOnly itself.
+        options = options.for_readers();
+    }
     Ok(Publish {
         volume: volume.into(),
         share,
         subdir,
         target: target.into(),
-        read_only: request.readonly || access.mode.read_only(),
+        read_only: request.readonly || options.read_only(),
         single_target: access.mode.single_target(),
         options,
         permissions: parameters.permissions,

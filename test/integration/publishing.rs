@@ -8,6 +8,7 @@ use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_usage::Unit;
 use nfs_csi::proto::{NodeGetInfoRequest, Volume};
 use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
 use tonic::Code;
 
 use crate::kit::driver::Driver;
@@ -88,7 +89,7 @@ async fn the_newest_version_that_the_server_has_is_taken_and_options_become_flag
 }
 
 #[tokio::test]
-async fn a_read_only_publish_refuses_writes_and_its_neighbour_on_the_same_superblock_takes_them() {
+async fn a_read_only_publish_refuses_writes_and_its_neighbour_takes_them() {
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);
     let mut node = driver.node().await;
@@ -102,11 +103,18 @@ async fn a_read_only_publish_refuses_writes_and_its_neighbour_on_the_same_superb
     node.publish_volume_with(&volume, &by_mode, Mode::MultiNodeReaderOnly, &["nosuid"]).await;
     node.publish_volume_with(&volume, &by_option, RWX, &["ro"]).await;
     for target in [&by_flag, &by_mode, &by_option] {
-        let error = std::fs::write(target.join("file"), "x").unwrap_err();
+        let error = std::fs::write(target.join("refused"), "x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::EROFS as i32));
-        assert_eq!(std::fs::metadata(target).unwrap().dev(), std::fs::metadata(&writable).unwrap().dev());
     }
     assert!(mounts_at(&by_mode)[0].contains("nosuid"));
+    let device = |target: &Path| std::fs::metadata(target).unwrap().dev();
+    assert_eq!(device(&by_flag), device(&writable), "for one pod, the superblock is shared");
+    // What a container's runtime does for a pod that says nothing of readOnly.
+    for target in [&by_mode, &by_option] {
+        mount(Some("none"), target, None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, None::<&str>).unwrap();
+        let error = std::fs::write(target.join("refused"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::EROFS as i32));
+    }
     std::fs::write(writable.join("file"), "seen by all").unwrap();
     assert_eq!(std::fs::read_to_string(by_mode.join("file")).unwrap(), "seen by all");
     for target in [&writable, &by_flag, &by_mode, &by_option] {
@@ -122,12 +130,14 @@ async fn a_read_only_volume_is_read_only_for_those_too_whom_its_mount_is_handed_
     let mut node = driver.node().await;
     let volume = volume(&driver, "pvc-handed-on").await;
     let target = folder.path().join("target");
-    node.publish_volume_with(&volume, &target, Mode::MultiNodeReaderOnly, &[]).await;
+    let mut request = publish(&volume, &target, RWX, &[]);
+    request.readonly = true;
+    node.node_publish_volume(request.clone()).await.unwrap();
     assert_eq!(mounts_at(&target).len(), 1);
     let error = std::fs::write(target.join("file"), "x").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::EROFS as i32));
     // The same again is no change there either.
-    node.publish_volume_with(&volume, &target, Mode::MultiNodeReaderOnly, &[]).await;
+    node.node_publish_volume(request).await.unwrap();
     assert_eq!(mounts_at(&target).len(), 1);
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
     assert!(mounts_at(&target).is_empty());
@@ -177,13 +187,13 @@ async fn a_mount_that_this_driver_did_not_make_is_taken_over_if_it_is_the_volume
     std::fs::create_dir(&target).unwrap();
     let source = "127.0.0.1:/run/export/pvc-foreign";
     let data = "vers=4.2,addr=127.0.0.1";
-    nix::mount::mount(Some(source), &target, Some("nfs4"), nix::mount::MsFlags::empty(), Some(data)).unwrap();
+    mount(Some(source), &target, Some("nfs4"), MsFlags::empty(), Some(data)).unwrap();
     node.publish_volume_with(&volume, &target, RWX, &[]).await;
     assert_eq!(mounts_at(&target).len(), 1);
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
 
     std::fs::create_dir(&target).unwrap();
-    nix::mount::mount(Some("t"), &target, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
+    mount(Some("t"), &target, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let refused = node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap_err();
     assert_eq!(refused.code(), Code::AlreadyExists);
     assert!(refused.message().contains("tmpfs"), "{refused}");
@@ -314,8 +324,8 @@ async fn mounts_stacked_on_a_target_all_go_and_files_below_a_target_are_kept() {
     std::fs::create_dir(&target).unwrap();
     let data = "vers=4.2,addr=127.0.0.1";
     for source in ["127.0.0.1:/run/export/pvc-stack", "127.0.0.1:/run/export"] {
-        nix::mount::mount(Some(source), &target, Some("nfs4"), nix::mount::MsFlags::empty(), Some(data)).unwrap();
-        nix::mount::mount(Some("t"), &target, Some("tmpfs"), nix::mount::MsFlags::empty(), None::<&str>).unwrap();
+        mount(Some(source), &target, Some("nfs4"), MsFlags::empty(), Some(data)).unwrap();
+        mount(Some("t"), &target, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     }
     assert_eq!(mounts_at(&target).len(), 4);
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
