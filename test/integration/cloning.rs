@@ -8,6 +8,7 @@ use nfs_csi::proto::{CapacityRange, CreateVolumeRequest, Volume};
 use tonic::{Code, Request};
 
 use crate::kit::driver::Driver;
+use crate::kit::mortal::OTHER;
 use crate::kit::requests::{MIB, capability, create, create_from, delete, of_volume};
 use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
@@ -185,31 +186,32 @@ async fn a_clone_goes_on_after_its_call_s_deadline_and_the_retry_gets_it() {
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;
-    let source = made(&driver, create("pvc-source", &[])).await;
+    let source = made(&driver, create("pvc-source", &OTHER.parameters())).await;
     for directory in 0..20 {
-        std::fs::create_dir(on_server(&format!("pvc-source/{directory}"))).unwrap();
+        std::fs::create_dir(OTHER.on_disk(&format!("pvc-source/{directory}"))).unwrap();
         for file in 0..50 {
-            std::fs::write(on_server(&format!("pvc-source/{directory}/{file}")), [0; 4096]).unwrap();
+            std::fs::write(OTHER.on_disk(&format!("pvc-source/{directory}/{file}")), [0; 4096]).unwrap();
         }
     }
-    let request = create_from("pvc-clone", of_volume(&source.volume_id), &[]);
+    let _far = OTHER.move_away(5);
+    let request = create_from("pvc-clone", of_volume(&source.volume_id), &OTHER.parameters());
     let mut hasty = Request::new(request.clone());
-    hasty.set_timeout(Duration::from_millis(100));
+    hasty.set_timeout(Duration::from_secs(1));
     let late = controller.create_volume(hasty).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
     assert!(late.message().contains("files") && late.message().contains("MiB"), "{late}");
-    assert!(!on_server("pvc-clone").exists());
+    assert!(!OTHER.on_disk("pvc-clone").exists());
     // Meanwhile nobody deletes the source, or makes something else under the name.
     let refused = controller.delete_volume(delete(&source.volume_id)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
-    let refused = controller.create_volume(create("pvc-clone", &[])).await.unwrap_err();
+    let refused = controller.create_volume(create("pvc-clone", &OTHER.parameters())).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted, "{refused}");
     let clone = made(&driver, request).await;
-    assert_eq!(names("pvc-clone").len(), 20);
-    assert_eq!(names("pvc-clone/19").len(), 50);
+    assert_eq!(std::fs::read_dir(OTHER.on_disk("pvc-clone")).unwrap().count(), 20);
+    assert_eq!(std::fs::read_dir(OTHER.on_disk("pvc-clone/19")).unwrap().count(), 50);
     let made = driver.log().lines().filter(|line| line.contains("CreateVolume") && line.contains("\"OK\"")).count();
     assert_eq!(made, 2, "{}", driver.log());
     removed(&driver, &clone).await;
     removed(&driver, &source).await;
-    no_litter();
+    assert_eq!(std::fs::read_dir(OTHER.on_disk(".nfs-csi/staging")).unwrap().count(), 0);
 }

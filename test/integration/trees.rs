@@ -59,8 +59,8 @@ pub fn fill(root: &Path) {
     write("a name with\nnewline, and 'quotes'", b"odd");
     let sparse = std::fs::File::create(at("sparse")).unwrap();
     sparse.write_all_at(b"begin", 0).unwrap();
-    sparse.write_all_at(b"middle", 3 * MIB).unwrap();
-    sparse.set_len(8 * MIB).unwrap();
+    sparse.write_all_at(b"middle", MIB).unwrap();
+    sparse.set_len(2 * MIB).unwrap();
     for (name, kind) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {
         mknodat(CWD, at(name), kind, Mode::from_raw_mode(0o640), 0).unwrap();
     }

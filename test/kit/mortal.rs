@@ -1,4 +1,4 @@
-//! An NFS server of its own (test/guest/servers.sh), which can die.
+//! NFS servers of their own (test/guest/servers.sh), which can die or be far away.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,8 +14,11 @@ pub struct Server {
     pub address: &'static str,
 }
 
-/// A server whose packets are dropped; it lives again when this goes.
-pub struct Dead(Server);
+/// A server that is as it was again when this goes.
+pub struct Changed {
+    server: Server,
+    back: String,
+}
 
 impl Server {
     /// A path on the server's own disk.
@@ -29,9 +32,16 @@ impl Server {
     }
 
     /// Drops its packets from now on, of connections that stand too.
-    pub fn die(self) -> Dead {
+    pub fn die(self) -> Changed {
         self.run("iptables-legacy -A INPUT -p tcp -j DROP");
-        Dead(self)
+        Changed { server: self, back: "iptables-legacy -F INPUT".into() }
+    }
+
+    /// Makes its answers take so long.
+    pub fn move_away(self, milliseconds: u32) -> Changed {
+        let interface = format!("s-{}", self.name);
+        self.run(&format!("tc qdisc add dev {interface} root netem delay {milliseconds}ms"));
+        Changed { server: self, back: format!("tc qdisc del dev {interface} root") }
     }
 
     /// Runs a command where the server lives.
@@ -43,8 +53,8 @@ impl Server {
     }
 }
 
-impl Drop for Dead {
+impl Drop for Changed {
     fn drop(&mut self) {
-        self.0.run("iptables-legacy -F INPUT");
+        self.server.run(&self.back);
     }
 }
