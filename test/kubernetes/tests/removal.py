@@ -26,7 +26,9 @@ def helm_uninstall_leaves_data_volumes_and_the_snapshot_api():
 @test
 def the_install_script_brings_the_snapshot_api_along_and_uninstalling_leaves_it():
     run("kubectl", "delete", "crd", *API, "--wait")
-    run(f"{DEPLOY}/install-driver.sh", "v0.1.0", "local", "snapshot")
+    # As it is used without a checkout.
+    address = f"file://{DEPLOY}"
+    run("bash", "-c", f"curl -skSL {address}/install-driver.sh | NFS_CSI_URL={address} bash -s v0.1.0 snapshot --")
     driver_ready(seconds=5)
     [controller] = pods_ready("csi-nfs-controller")
     assert "csi-snapshotter" in [one["name"] for one in controller["spec"]["containers"]]
