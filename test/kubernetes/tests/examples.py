@@ -84,7 +84,7 @@ def an_nfs_server_in_the_cluster_serves_a_volume():
     with cleared("PersistentVolumeClaim in-cluster", "StorageClass in-cluster"):
         pass
     api.wait("the volume's end", 60, lambda: not [one for one in api.items("PersistentVolume")
-                                                 if one["spec"]["storageClassName"] == "in-cluster"])
+                                                 if one["spec"].get("storageClassName") == "in-cluster"])
     api.delete("Deployment", "nfs-server")
 
 
@@ -100,6 +100,6 @@ def all_examples_were_tried_and_can_be_removed():
     for name in ("projects", "projects-to-read"):
         remove("PersistentVolume", name)
     api.wait("the volumes' end", 90, lambda: not [one for one in api.items("PersistentVolume")
-                                                 if one["spec"]["storageClassName"] == "nfs-csi"])
+                                                 if one["spec"].get("storageClassName") == "nfs-csi"])
     for kind in ("StorageClass", "VolumeSnapshotClass"):
         remove(kind, "nfs-csi")
