@@ -1,0 +1,13 @@
+// Command kube-scheduler is Kubernetes' own, with the guest's clock.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	_ "nfs-csi/test/kubernetes/cluster/clock"
+)
+
+func main() { os.Exit(cli.Run(app.NewSchedulerCommand())) }
