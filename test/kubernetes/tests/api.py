@@ -122,7 +122,7 @@ def log(pod, namespace=NAMESPACE, container=None, lines=200):
         return f"(no log: {refused})"
 
 
-def wait(what, seconds, condition):
+def wait(what, seconds, condition, every=0.3):
     """Polls until the condition gives something; fails with what was waited for."""
     end = time.monotonic() + seconds
     while True:
@@ -131,7 +131,7 @@ def wait(what, seconds, condition):
             return value
         if time.monotonic() > end:
             raise AssertionError(f"timed out after {seconds} s waiting for {what() if callable(what) else what}")
-        time.sleep(0.3)
+        time.sleep(every)
 
 
 def gone(kind, name, namespace=NAMESPACE, seconds=90):

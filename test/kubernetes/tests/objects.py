@@ -163,3 +163,11 @@ def helm(*arguments, check=True):
     return run("helm", "--namespace", "kube-system", *arguments, check=check)
 
 
+def volumes_of(*names):
+    """The PersistentVolumes of these claims, when all of them are bound."""
+    wanted = set(names)
+    def all_bound():
+        found = [one for one in api.items("PersistentVolumeClaim") if one["metadata"]["name"] in wanted]
+        phases = [one["status"].get("phase") for one in found]
+        return phases.count("Bound") == len(wanted) and [one["spec"]["volumeName"] for one in found]
+    return all_bound
