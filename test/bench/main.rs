@@ -47,10 +47,11 @@ async fn main() {
     Report::head();
     for part in parts {
         match part {
-            "start" if is_outside => start(&mut report, "outside the guest", 50.0).await,
+            // A node plugin does not start where the kernel has no NFS.
+            "start" if is_outside => start(&mut report, "controller", "outside the guest", 50.0).await,
             _ if is_outside => {}
             "start" => {
-                start(&mut report, "in the guest", 150.0).await;
+                start(&mut report, "node", "in the guest", 150.0).await;
                 process(&mut report).await;
             }
             "publish" => publishing(&mut report).await,
@@ -74,17 +75,22 @@ async fn main() {
 }
 
 /// From exec to an answer.
-async fn start(report: &mut Report, place: &str, bound: f64) {
+async fn start(report: &mut Report, command: &str, place: &str, bound: f64) {
     let mut starts = Vec::new();
     for _ in 0..5 {
         let folder = folder();
         let begun = Instant::now();
-        let driver = Driver::start_as("node", folder.path(), &[]);
+        let driver = Driver::start_as(command, folder.path(), &[]);
         driver.identity().await.probe(ProbeRequest {}).await.unwrap();
         starts.push(begun.elapsed());
         assert!(driver.stop().await.success());
     }
-    report.at_most(&format!("exec to the first answered Probe, {place}"), "ms", milliseconds(median(starts)), bound);
+    report.at_most(
+        &format!("exec to the first answered Probe, {command}, {place}"),
+        "ms",
+        milliseconds(median(starts)),
+        bound,
+    );
 }
 
 /// Size and memory.
