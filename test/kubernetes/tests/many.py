@@ -37,10 +37,10 @@ def with_the_attacher_a_volume_is_attached_by_the_trivial_path():
 @test
 def a_class_that_waits_for_its_first_consumer_knows_what_its_export_has_left():
     storage_class("late", volumeBindingMode="WaitForFirstConsumer")
-    def told():
-        return [one for one in api.items("CSIStorageCapacity", "kube-system")
-                if one["storageClassName"] == "late" and one.get("capacity")]
-    api.wait("the capacity of the class", 120, told)
+    def capacities():
+        return api.items("CSIStorageCapacity", "kube-system")
+    api.wait(lambda: f"the capacity of the class among {capacities()}", 120,
+             lambda: [one for one in capacities() if one["storageClassName"] == "late" and one.get("capacity")])
     claim("late", "late")
     succeeds("late", "echo here > /data/file", {"data": "late"})
     with cleared("PersistentVolumeClaim late", "StorageClass late"):
