@@ -21,6 +21,7 @@ use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::inline::InlinePattern;
 use crate::volume::share::{Share, ShareError};
+use crate::volume::topology::Segment;
 
 /// The kubelet's directory where it is not told.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -142,6 +143,11 @@ struct Flags {
     /// How many volumes the scheduler may put on this node (0: any number)
     #[arg(long, env = "NFS_CSI_MAX_VOLUMES_PER_NODE", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
     max_volumes_per_node: i64,
+
+    /// A label of all nodes that reach the exports, for tracking storage capacity: Kubernetes does that only for drivers
+    /// with a topology [domain/]name=value (to be given to controller and node)
+    #[arg(long, env = "NFS_CSI_TOPOLOGY", value_name = "KEY=VALUE")]
+    topology: Option<Segment>,
 
     /// Where inline (ephemeral) volumes may be, since a pod's author chooses it: server:/path and all below it, or
     /// *:/path on any server (repeatable, or with commas; none: no inline volumes)
@@ -279,6 +285,8 @@ pub struct Configuration {
     pub checks: Checks,
     /// The driver's name.
     pub driver_name: String,
+    /// What all nodes have in common that reach the exports, if that is told.
+    pub topology: Option<Segment>,
     /// What the controller does where a StorageClass says nothing.
     pub settings: Settings,
     /// Where the controller mounts exports.
@@ -385,6 +393,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         },
         checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
+        topology: flags.topology,
         settings: Settings {
             trash_retention: flags.trash_retention,
             staging_retention: flags.staging_retention,
@@ -573,7 +582,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_in_one_line_that_names_it() {
-        let cases: [(&[&str], &str); 13] = [
+        let cases: [(&[&str], &str); 14] = [
+            (&["controller", "--topology=zone"], "name=value"),
             (&["node", "--node-id=n", "--allow-inline-volumes=nas:/a/../b"], ".."),
             (&["controller", "--metrics-address=:9809"], "host:port"),
             (&["controller", "--metrics-address=http://x/"], "host:port"),

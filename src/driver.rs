@@ -104,7 +104,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         node.observe(&metrics);
     }
     observed.observe(&metrics);
-    let services = rpc::services(&configuration.driver_name, controller.clone(), node, metrics);
+    let services = rpc::services(&configuration.driver_name, configuration.topology, controller.clone(), node, metrics);
     ready.set(true);
     let (tell_to_end, told_to_end) = watch::channel(false);
     let told = || {

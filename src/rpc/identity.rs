@@ -14,11 +14,12 @@ use crate::proto::{
 pub(super) struct Identity {
     driver_name: String,
     has_controller: bool,
+    has_topology: bool,
 }
 
 impl Identity {
-    pub(super) fn new(driver_name: String, has_controller: bool) -> Self {
-        Self { driver_name, has_controller }
+    pub(super) fn new(driver_name: String, has_controller: bool, has_topology: bool) -> Self {
+        Self { driver_name, has_controller, has_topology }
     }
 }
 
@@ -45,6 +46,9 @@ impl identity_server::Identity for Identity {
         let mut types = Vec::new();
         if self.has_controller {
             types.push(service(Service::ControllerService));
+        }
+        if self.has_topology {
+            types.push(service(Service::VolumeAccessibilityConstraints));
         }
         // A directory grows while it is in use.
         types.push(expansion(Expansion::Online));

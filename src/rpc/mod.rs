@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
 use crate::proto::node_server::NodeServer;
+use crate::volume::topology::Segment;
 
 /// How long before its deadline a call is answered that is not done.
 const LONGEST_MARGIN: Duration = Duration::from_millis(500);
@@ -25,19 +26,20 @@ const LONGEST_MARGIN: Duration = Duration::from_millis(500);
 #[must_use]
 pub fn services(
     driver_name: &str,
+    topology: Option<Segment>,
     controller: Option<Arc<crate::controller::Controller>>,
     node: Option<Arc<crate::node::Node>>,
     metrics: Arc<Metrics>,
 ) -> Routes {
     let calls = Calls { metrics };
-    let identity = identity::Identity::new(driver_name.into(), controller.is_some());
+    let identity = identity::Identity::new(driver_name.into(), controller.is_some(), topology.is_some());
     let mut routes = Routes::builder();
     routes.add_service(IdentityServer::new(identity));
     if let Some(controller) = controller {
         routes.add_service(ControllerServer::new(controller::Service::new(controller, calls.clone())));
     }
     if let Some(node) = node {
-        routes.add_service(NodeServer::new(node::Service::new(node, calls)));
+        routes.add_service(NodeServer::new(node::Service::new(node, topology, calls)));
     }
     routes.routes()
 }

@@ -17,8 +17,10 @@ use crate::proto::{
     NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
     NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
     NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
-    NodeUnpublishVolumeResponse, VolumeCondition, VolumeHealth, VolumeHealthErrorType, VolumeUsage, node_server,
+    NodeUnpublishVolumeResponse, Topology, VolumeCondition, VolumeHealth, VolumeHealthErrorType, VolumeUsage,
+    node_server,
 };
+use crate::volume::topology::Segment;
 
 /// What this node plugin offers: no staging, and no work with expansion.
 const CAPABILITIES: [Rpc; 4] =
@@ -27,12 +29,13 @@ const CAPABILITIES: [Rpc; 4] =
 #[derive(Debug)]
 pub(super) struct Service {
     node: Arc<Node>,
+    topology: Option<Segment>,
     calls: Calls,
 }
 
 impl Service {
-    pub(super) fn new(node: Arc<Node>, calls: Calls) -> Self {
-        Self { node, calls }
+    pub(super) fn new(node: Arc<Node>, topology: Option<Segment>, calls: Calls) -> Self {
+        Self { node, topology, calls }
     }
 }
 
@@ -108,7 +111,10 @@ impl node_server::Node for Service {
         Ok(Response::new(NodeGetInfoResponse {
             node_id: id.clone(),
             max_volumes_per_node: *max_volumes,
-            ..NodeGetInfoResponse::default()
+            accessible_topology: self
+                .topology
+                .as_ref()
+                .map(|segment| Topology { segments: [(segment.key.clone(), segment.value.clone())].into() }),
         }))
     }
 }

@@ -16,3 +16,4 @@ pub mod share;
 pub mod snapshot;
 pub mod subdir;
 mod text;
+pub mod topology;

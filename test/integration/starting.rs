@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use nfs_csi::proto::{NodeGetInfoRequest, ProbeRequest};
+use nfs_csi::proto::{GetPluginCapabilitiesRequest, NodeGetInfoRequest, ProbeRequest, plugin_capability};
 use nix::mount::{MsFlags, mount};
 
 use crate::kit::driver::{self, Driver};
@@ -77,6 +77,26 @@ fn a_node_plugin_that_may_not_mount_says_so() {
     let mut run = Command::new("setpriv");
     run.arg("--bounding-set=-sys_admin").arg(driver::binary()).args(["node", "--node-id=n", &endpoint]);
     refuses(&mut run, &["CAP_SYS_ADMIN", "privileged: true"]);
+}
+
+#[tokio::test]
+async fn a_topology_is_told_only_where_the_operator_gives_one() {
+    let folder = folder();
+    let constraints = Some(plugin_capability::Type::Service(plugin_capability::Service {
+        r#type: plugin_capability::service::Type::VolumeAccessibilityConstraints.into(),
+    }));
+    for (flags, segments) in
+        [(&[][..], None), (&["--topology=kubernetes.io/os=linux"], Some(("kubernetes.io/os", "linux")))]
+    {
+        let driver = Driver::start_as("node", folder.path(), flags);
+        let info = driver.node().await.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
+        let told = info.accessible_topology.map(|topology| topology.segments);
+        assert_eq!(told, segments.map(|(key, value)| [(key.to_owned(), value.to_owned())].into()));
+        let offered = driver.identity().await.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
+        let has_constraints = offered.into_inner().capabilities.iter().any(|one| one.r#type == constraints);
+        assert_eq!(has_constraints, segments.is_some(), "the one must not be without the other");
+        assert!(driver.stop().await.success());
+    }
 }
 
 #[tokio::test]
