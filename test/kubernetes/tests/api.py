@@ -122,7 +122,7 @@ def log(pod, namespace=NAMESPACE, container=None, lines=200):
         return f"(no log: {refused})"
 
 
-def wait(what, seconds, condition, every=0.3):
+def wait(what, seconds, condition, every=1):
     """Polls until the condition gives something; fails with what was waited for."""
     end = time.monotonic() + seconds
     while True:

@@ -2,11 +2,29 @@
 import os
 
 from tests import api
-from tests.objects import (DEPLOY, DRIVER, bound, claim, driver_ready, export, helm, pods_ready, put, registered, run,
-                           storage_class)
+from tests.objects import (DEPLOY, DRIVER, bound, claim, cleared, driver_ready, export, helm, pods_ready, put, registered,
+                           remove, run, storage_class)
 from tests.runner import test
 
 API = [f"{kind}.snapshot.storage.k8s.io" for kind in ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses")]
+
+
+@test
+def all_that_the_examples_made_can_be_removed():
+    api.delete("StatefulSet", "members")
+    pods = ("writer", "reader", "scratch", "inline")
+    with cleared(*(f"Pod {name}" for name in pods)):
+        pass
+    api.wait("the pods' end", 60, lambda: not api.items("Pod", "default", "app=members"))
+    remove("VolumeSnapshot", "data-today")
+    for one in ("data", "data-clone", "data-restored", "projects", "projects-to-read", "data-members-0", "data-members-1"):
+        api.delete("PersistentVolumeClaim", one)
+    for name in ("projects", "projects-to-read"):
+        remove("PersistentVolume", name)
+    api.wait("the volumes' end", 90, lambda: not [one for one in api.items("PersistentVolume")
+                                                 if one["spec"].get("storageClassName") == "nfs-csi"])
+    for kind in ("StorageClass", "VolumeSnapshotClass"):
+        remove(kind, "nfs-csi")
 
 
 @test
@@ -28,8 +46,10 @@ def the_install_script_brings_the_snapshot_api_along_and_uninstalling_leaves_it(
     run("kubectl", "delete", "crd", *API, "--wait")
     # As it is used without a checkout.
     address = f"file://{DEPLOY}"
-    run("bash", "-c", f"curl -skSL {address}/install-driver.sh | NFS_CSI_URL={address} bash -s v0.1.0 snapshot --")
-    driver_ready(seconds=60)  # the pods before it may still be on their way out
+    told = run("bash", "-o", "pipefail", "-c",
+               f"curl -skSL {address}/install-driver.sh | NFS_CSI_URL={address} bash -s v0.1.0 snapshot --")
+    assert "is installed" in told, told
+    driver_ready(seconds=5)
     [controller] = pods_ready("csi-nfs-controller")
     assert "csi-snapshotter" in [one["name"] for one in controller["spec"]["containers"]]
     api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))

@@ -4,7 +4,7 @@ from tests.objects import (CHART, bound, claim, cleared, driver_ready, export, h
                            succeeds)
 from tests.runner import test
 
-WRITER = "i=0; while [ ! -e /data/stop ]; do i=$((i + 1)); echo $i >> /data/lines && sync || exit 1; sleep 0.2; done"
+WRITER = "i=0; while [ ! -e /data/stop ]; do i=$((i + 1)); echo $i >> /data/lines && sync /data/lines || exit 1; sleep 0.5; done"
 
 
 def written():
@@ -21,7 +21,7 @@ def writes_meanwhile(work):
     api.wait("the first line", 60, lambda: written())
     work()
     before = len(written())
-    api.wait("the writer to write on", 60, lambda: len(written()) > before + 5)
+    api.wait("the writer to write on", 60, lambda: len(written()) > before + 3)
     open(export(volume, "stop"), "w").close()
     assert phase("upgrade", "Succeeded", "Failed") == "Succeeded", api.log("upgrade")
     lines = written()
