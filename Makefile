@@ -72,8 +72,8 @@ test-kubernetes: image ## Tests on a Kubernetes in the guest (FILTER=part of a n
 	@test/setup kubernetes
 	test/part kubernetes test/kubernetes/run $(ARCHIVE) $(OUT)/kubernetes $(FILTER)
 
-test: ## All tests but those on Kubernetes (make test-kubernetes)
-	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity chart; do $(MAKE) --no-print-directory $$part || true; done
+test: ## All tests
+	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity chart test-kubernetes; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
