@@ -49,7 +49,7 @@ def the_install_script_brings_the_snapshot_api_along_and_uninstalling_leaves_it(
     told = run("bash", "-o", "pipefail", "-c",
                f"curl -skSL {address}/install-driver.sh | NFS_CSI_URL={address} bash -s v0.1.0 snapshot --")
     assert "is installed" in told, told
-    driver_ready(seconds=5)
+    driver_ready(seconds=60)  # what was there before may still be on its way out
     [controller] = pods_ready("csi-nfs-controller")
     assert "csi-snapshotter" in [one["name"] for one in controller["spec"]["containers"]]
     api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))
