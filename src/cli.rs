@@ -21,7 +21,7 @@ use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::inline::InlinePattern;
 use crate::volume::share::{Share, ShareError};
-use crate::volume::topology::Segment;
+use crate::volume::topology::{Segment, is_word};
 
 /// The kubelet's directory where it is not told.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -449,14 +449,8 @@ fn check_registration(
 /// The specification's rule for plugin names: at most 63 characters, letters and digits at the ends, `-` and `.` too
 /// between them.
 fn driver_name(text: &str) -> Result<String, String> {
-    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
-    let bytes = text.as_bytes();
-    let ends_well = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    if bytes.len() <= 63
-        && bytes.iter().all(|&byte| is_inner(byte))
-        && ends_well(bytes.first())
-        && ends_well(bytes.last())
-    {
+    // Which is that for labels, but for one character.
+    if is_word(text) && !text.contains('_') {
         return Ok(text.into());
     }
     Err("a driver name has at most 63 letters, digits, '-' and '.', and begins and ends with a letter or digit".into())

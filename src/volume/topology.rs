@@ -49,8 +49,10 @@ impl fmt::Display for Segment {
     }
 }
 
-/// The specification's rule for the names of segments, and Kubernetes' for labels and their values.
-fn is_word(text: &str) -> bool {
+/// The specification's rule for the names of segments, and Kubernetes' for labels and their values: at most 63 letters,
+/// digits, `-`, `_` and `.`, with a letter or digit at both ends.
+#[must_use]
+pub fn is_word(text: &str) -> bool {
     let ends_well = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     bytes.len() <= LONGEST_WORD
