@@ -22,7 +22,7 @@ def an_install_that_does_not_come_up_ends_with_what_to_do():
 @test
 def the_install_script_brings_up_a_registered_driver():
     run(f"{DEPLOY}/install-driver.sh", "v0.1.0", "local")
-    driver_ready(seconds=60)  # what was there before may still be on its way out
+    driver_ready(seconds=5)
     spec = api.get("CSIDriver", DRIVER)["spec"]
     assert (spec["attachRequired"], spec["fsGroupPolicy"]) == (False, "File"), spec
 

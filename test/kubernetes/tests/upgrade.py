@@ -21,7 +21,7 @@ def writes_meanwhile(work):
     api.wait("the first line", 60, lambda: written())
     work()
     before = len(written())
-    api.wait("the writer to write on", 60, lambda: len(written()) > before + 3)
+    api.wait("the writer to write on", 60, lambda: len(written()) > before + 5)
     assert api.get("Pod", "upgrade")["status"]["phase"] == "Running", api.log("upgrade")
     lines = written()
     assert lines == list(range(1, len(lines) + 1)), "a line is missing or double"
