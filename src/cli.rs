@@ -361,21 +361,18 @@ fn wrong(message: String) -> Answer {
 }
 
 fn check_trash(flags: TrashFlags) -> Result<TrashCommand, String> {
-    let place =
-        flags.export.ok_or("error: --export is missing: give the export whose trash is meant, server:/share")?;
-    let options = Options::parse([&flags.mount_options]).map_err(|error| format!("error: --mount-options: {error}"))?;
+    let place = flags.export.ok_or("--export is missing: give the export whose trash is meant, server:/share")?;
+    let options = Options::parse([&flags.mount_options]).map_err(|error| format!("--mount-options: {error}"))?;
     Ok(TrashCommand { action: flags.action, place, options })
 }
 
 fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
     if roles.node && flags.node_id.is_empty() {
-        return Err(
-            "error: --node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"".into()
-        );
+        return Err("--node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"".into());
     }
     // The specification's bound for node ids.
     if flags.node_id.len() > 256 {
-        return Err(format!("error: --node-id has {} bytes; at most 256 are allowed", flags.node_id.len()));
+        return Err(format!("--node-id has {} bytes; at most 256 are allowed", flags.node_id.len()));
     }
     let registration = flags
         .registration_dir
@@ -431,12 +428,12 @@ fn check_registration(
     told: Option<PathBuf>,
 ) -> Result<registration::Settings, String> {
     if !roles.node {
-        return Err("error: --registration-dir is for the node plugin: only that one is known to the kubelet".into());
+        return Err("--registration-dir is for the node plugin: only that one is known to the kubelet".into());
     }
     match (endpoint, told) {
-        (Endpoint::Tcp(_), _) => Err("error: --registration-dir needs a unix socket as --endpoint".into()),
+        (Endpoint::Tcp(_), _) => Err("--registration-dir needs a unix socket as --endpoint".into()),
         (Endpoint::Unix(_), Some(told)) if !told.is_absolute() => {
-            Err("error: --registration-endpoint is an absolute path on the host, e.g. \
+            Err("--registration-endpoint is an absolute path on the host, e.g. \
                  /var/lib/kubelet/plugins/csi-nfsplugin/csi.sock"
                 .into())
         }
