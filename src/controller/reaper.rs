@@ -24,6 +24,8 @@ const LONGEST_WAIT: Duration = Duration::from_hours(1);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// How many directories are freed in one go.
 const BATCH: usize = 64;
+/// How long it waits for more of them. The answers to the deletes go out meanwhile, with the server to themselves.
+const LULL: Duration = Duration::from_millis(5);
 
 /// Where deletes leave what is to be freed.
 #[derive(Debug)]
@@ -65,6 +67,12 @@ async fn serve(mut orders: mpsc::UnboundedReceiver<Order>, exports: Arc<Exports>
     let mut watched: HashMap<Share, Arc<Notify>> = HashMap::new();
     let mut received = Vec::new();
     while orders.recv_many(&mut received, BATCH).await > 0 {
+        tokio::time::sleep(LULL).await;
+        while received.len() < BATCH
+            && let Ok(order) = orders.try_recv()
+        {
+            received.push(order);
+        }
         let mut batches: Vec<(Arc<Export>, Vec<String>)> = Vec::new();
         for order in received.drain(..) {
             match order {

@@ -67,6 +67,11 @@ pub(super) trait Work: Sync + Sized {
     /// A piece of it.
     type Task: Send;
 
+    /// How many workers it has a use for now, however many it may have.
+    fn most_workers(&self) -> usize {
+        usize::MAX
+    }
+
     /// Does one; further ones go to the `worker`.
     fn carry_out(&self, task: Self::Task, worker: &Worker<'_, '_, Self>);
 }
@@ -78,6 +83,13 @@ struct Crew<'a, W: Work> {
     tasks: Mutex<Tasks<W::Task>>,
     changed: Condvar,
     stopped: AtomicBool,
+}
+
+impl<W: Work> Crew<'_, W> {
+    /// How many workers there may be now.
+    fn most(&self) -> usize {
+        self.effort.share().min(self.work.most_workers())
+    }
 }
 
 struct Tasks<T> {
@@ -124,10 +136,15 @@ impl<'crew, W: Work> Worker<'_, 'crew, W> {
     pub(super) fn has_help(&self) -> bool {
         let mut tasks = self.tasks();
         if tasks.waiting.is_empty() {
-            return tasks.idle > 0 || tasks.workers < self.crew.effort.share();
+            return tasks.idle > 0 || tasks.workers < self.crew.most();
         }
         self.recruit(&mut tasks);
         false
+    }
+
+    /// Calls one more worker if tasks wait. That one calls the next.
+    pub(super) fn call_another(&self) {
+        self.recruit(&mut self.tasks());
     }
 
     /// Ends the operation: tasks that wait are dropped, those that run should end soon.
@@ -149,7 +166,7 @@ impl<'crew, W: Work> Worker<'_, 'crew, W> {
 
     /// Starts a worker if more tasks wait than there are idle ones. Where no thread can be had, there is one less.
     fn recruit(&self, tasks: &mut Tasks<W::Task>) {
-        if tasks.waiting.len() <= tasks.idle || tasks.workers >= self.crew.effort.share() {
+        if tasks.waiting.len() <= tasks.idle || tasks.workers >= self.crew.most() {
             return;
         }
         let worker = Worker { crew: self.crew, scope: self.scope };
@@ -174,7 +191,7 @@ impl<'crew, W: Work> Worker<'_, 'crew, W> {
                 tasks.waiting.clear();
                 return None;
             }
-            if !is_first && tasks.workers > self.crew.effort.share() {
+            if !is_first && tasks.workers > self.crew.most() {
                 tasks.workers -= 1;
                 self.crew.changed.notify_all();
                 return None;

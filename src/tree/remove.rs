@@ -1,16 +1,19 @@
 //! Removing a whole tree with few descriptors open, however deep and wide it is.
 //!
-//! Every directory below the tree is first moved up beside it, under a name of its own, and then emptied in its turn:
-//! no path grows, no descriptor waits for its children, and what a crash leaves is a few smaller trees in the same
-//! place. Links are removed, never followed, and another file system mounted inside is never entered.
+//! A directory waits, open, for those in it, which are emptied where they are. What is deeper is first moved up beside
+//! the tree, under names of its own, and then emptied in its turn: so no path grows, no chain of directories waits, and
+//! what a crash leaves is a few smaller trees in the same place. Links are removed, never followed, and another file
+//! system mounted inside is never entered.
 //!
 //! Workers share the directories, never one directory: the kernel lets only one name of a directory change at a time.
 
 use std::ffi::{CStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use nix::Result;
 use nix::errno::Errno;
@@ -20,7 +23,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, tell};
 
 use super::effort::{Effort, Work, Worker};
-use super::walk::Node;
+use super::walk::{Node, as_path};
 use crate::beneath;
 
 /// How often a directory that fills up while it is emptied is emptied again.
@@ -32,10 +35,17 @@ const MANY_NAMES: usize = 1000;
 /// When so many directories wait, few more are moved up at once from each.
 const MANY_WAITING: usize = 4096;
 const FEW: usize = 64;
+/// How many directories may wait for those in them, each with a descriptor.
+const PARENTS: usize = 64;
+/// So many removals a second are enough, for the server has others to serve: where answers come quickly, few workers do
+/// that.
+const ENOUGH: u64 = 15_000;
+/// So many answers the first worker times alone, to know how quickly the server gives them.
+const TIMED: usize = 4;
 
 /// Removes `name` and all below it from the directory `place`. Where it is gone already, that is success.
 ///
-/// `place` also takes the directories that were below, as `<name>.<number>`, until they are removed too. Those that a
+/// `place` also takes directories that were deep below, as `<name>.<number>`, until they are removed too. Those that a
 /// killed run left there are trees for further calls.
 ///
 /// # Errors
@@ -48,13 +58,13 @@ pub fn tree(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Resul
         Err(Errno::ENOTDIR) => return remove_file(&place, name).map_err(|errno| (".".into(), errno)),
         Err(_) => {}
     }
-    let removal = Removal { place: place.as_fd(), top: name, moved: AtomicU64::new(0), failed: Mutex::new(None) };
-    effort.run(&removal, Tree { number: None, origin: Node::root(()) });
+    let removal = Removal::new(place.as_fd(), name);
+    effort.run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
     removal.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-fn remove_file(place: impl AsFd, name: &str) -> Result<()> {
-    match unlinkat(place, name, UnlinkatFlags::NoRemoveDir) {
+fn remove_file(place: impl AsFd, name: impl AsRef<Path>) -> Result<()> {
+    match unlinkat(place, name.as_ref(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -65,64 +75,188 @@ struct Removal<'a> {
     top: &'a str,
     moved: AtomicU64,
     failed: Mutex<Option<Failure>>,
+    /// How many directories wait for those in them.
+    parents: AtomicUsize,
+    /// How many answers were timed.
+    timed: AtomicUsize,
+    /// The quickest of them, in nanoseconds.
+    quickest: AtomicU64,
 }
 
 type Failure = (OsString, Errno);
 
-/// A directory in the place, to be emptied and removed.
+/// A directory that is to be emptied and removed.
+#[derive(Clone)]
 struct Tree {
-    /// What it was moved up as; none for the tree itself.
-    number: Option<u64>,
-    /// Where it was before.
+    at: At,
+    /// Where it was at first.
     origin: Arc<Node<()>>,
+    /// Whether it was to go already: nothing is to wait in it any more.
+    again: bool,
 }
 
-/// What is left of a directory's entries.
+/// Where a directory is now.
+#[derive(Clone)]
+enum At {
+    /// In the place, as the tree itself.
+    Top,
+    /// In the place, moved up under this number.
+    Moved(u64),
+    /// Where it was at first, in a directory that waits for it.
+    Within(Arc<Parent>),
+}
+
+/// A directory that is read, and waits for those in it.
+struct Parent {
+    directory: OwnedFd,
+    tree: Tree,
+    /// How many are in it, and one more while it is read.
+    pending: AtomicUsize,
+}
+
+impl Parent {
+    /// Counts one less; whether that was the last one.
+    fn was_last(&self) -> bool {
+        self.pending.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// What is left of a directory.
 enum Left {
-    /// None, or what came meanwhile.
+    /// Nothing, or what came meanwhile.
     Nothing,
     /// What cannot be removed, the first of it.
     Entry(Failure),
-    /// Directories, for a later visit.
+    /// Directories in it, for a later visit.
     Directories,
+    /// Directories in it that it waits for.
+    Pending,
 }
 
 impl Work for Removal<'_> {
     type Task = Tree;
 
-    fn carry_out(&self, tree: Tree, worker: &Worker<'_, '_, Self>) {
-        let name = tree.number.map_or_else(|| self.top.to_owned(), |number| self.name(number));
-        let fail = |errno| self.fail((path(&tree.origin), errno));
-        for _ in 0..ROUNDS {
-            let left = match self.empty(&name, &tree.origin, worker) {
-                Ok(Left::Directories) => return worker.push_last(tree),
-                Ok(Left::Nothing) => None,
-                Ok(Left::Entry(failure)) => Some(failure),
-                // It was no directory when it was moved.
-                Err(Errno::ENOTDIR | Errno::ELOOP) => return remove_file(self.place, &name).unwrap_or_else(fail),
-                Err(errno) => return fail(errno),
-            };
-            match (unlinkat(self.place, name.as_str(), UnlinkatFlags::RemoveDir), left) {
-                (Ok(()) | Err(Errno::ENOENT), _) => return,
-                (Err(_), Some(failure)) => return self.fail(failure),
-                // Something was added meanwhile.
-                (Err(Errno::ENOTEMPTY | Errno::EEXIST), None) => {}
-                (Err(errno), None) => return fail(errno),
-            }
+    fn most_workers(&self) -> usize {
+        if self.timed.load(Ordering::Relaxed) < TIMED {
+            return 1;
         }
-        fail(Errno::ENOTEMPTY);
+        let second = 1_000_000_000;
+        let workers = self.quickest.load(Ordering::Relaxed).saturating_mul(ENOUGH).saturating_add(second / 2) / second;
+        usize::try_from(workers).unwrap_or(usize::MAX).max(1)
+    }
+
+    fn carry_out(&self, tree: Tree, worker: &Worker<'_, '_, Self>) {
+        match self.directory(&tree, worker) {
+            Left::Directories => return worker.push_last(tree),
+            Left::Pending => return,
+            Left::Entry(failure) => self.fail(failure),
+            Left::Nothing => {}
+        }
+        if let At::Within(parent) = &tree.at
+            && parent.was_last()
+        {
+            self.finish(parent, worker);
+        }
     }
 }
 
-impl Removal<'_> {
-    /// Removes a directory's entries, and moves the directories among them up.
-    fn empty(&self, name: &str, origin: &Arc<Node<()>>, worker: &Worker<'_, '_, Self>) -> Result<Left> {
+impl<'a> Removal<'a> {
+    fn new(place: BorrowedFd<'a>, top: &'a str) -> Self {
+        Self {
+            place,
+            top,
+            moved: AtomicU64::new(0),
+            failed: Mutex::new(None),
+            parents: AtomicUsize::new(0),
+            timed: AtomicUsize::new(0),
+            quickest: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Empties and removes a directory, as far as that can be done now.
+    fn directory(&self, tree: &Tree, worker: &Worker<'_, '_, Self>) -> Left {
+        let failed = |errno| Left::Entry((path(&tree.origin), errno));
+        for _ in 0..ROUNDS {
+            let left = match self.empty(tree, worker) {
+                Ok(left @ (Left::Directories | Left::Pending)) => return left,
+                Ok(Left::Nothing) => None,
+                Ok(Left::Entry(failure)) => Some(failure),
+                // It was no directory when it was found.
+                Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                    let removed = self.at(tree, |place, name| remove_file(place, name));
+                    return removed.map_or_else(failed, |()| Left::Nothing);
+                }
+                Err(errno) => return failed(errno),
+            };
+            match (self.remove(tree, worker), left) {
+                (Ok(()) | Err(Errno::ENOENT), _) => return Left::Nothing,
+                (Err(_), Some(failure)) => return Left::Entry(failure),
+                // Something was added meanwhile.
+                (Err(Errno::ENOTEMPTY | Errno::EEXIST), None) => {}
+                (Err(errno), None) => return failed(errno),
+            }
+        }
+        failed(Errno::ENOTEMPTY)
+    }
+
+    /// Removes a directory when all are gone that it waited for. What is in it now is for another visit.
+    fn finish(&self, parent: &Parent, worker: &Worker<'_, '_, Self>) {
+        self.parents.fetch_sub(1, Ordering::Relaxed);
+        if !matches!(self.remove(&parent.tree, worker), Ok(()) | Err(Errno::ENOENT)) {
+            worker.push([Tree { again: true, ..parent.tree.clone() }]);
+        }
+    }
+
+    /// Does something with a directory: with the one it is in, and its name there.
+    fn at<T>(&self, tree: &Tree, act: impl FnOnce(BorrowedFd<'_>, &Path) -> T) -> T {
+        match &tree.at {
+            At::Top => act(self.place, Path::new(self.top)),
+            At::Moved(number) => act(self.place, Path::new(&self.name(*number))),
+            At::Within(parent) => act(parent.directory.as_fd(), as_path(tree.origin.name())),
+        }
+    }
+
+    fn remove(&self, tree: &Tree, worker: &Worker<'_, '_, Self>) -> Result<()> {
+        self.at(tree, |place, name| self.timed(worker, || unlinkat(place, name, UnlinkatFlags::RemoveDir)))
+    }
+
+    /// Removes a directory's entries. The directories among them become tasks.
+    fn empty(&self, tree: &Tree, worker: &Worker<'_, '_, Self>) -> Result<Left> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        let directory = match beneath::open(self.place, name, flags, Mode::empty()) {
+        let directory = match self.at(tree, |place, name| beneath::open(place, name, flags, Mode::empty())) {
             Ok(directory) => directory,
             Err(Errno::ENOENT) => return Ok(Left::Nothing),
             Err(errno) => return Err(errno),
         };
+        let parent = Arc::new(Parent { directory, tree: tree.clone(), pending: AtomicUsize::new(1) });
+        let mut waits = false;
+        let left = self.entries(&parent, &mut waits, worker);
+        if !waits {
+            return left;
+        }
+        // Whatever else is left is found again when those are gone.
+        if parent.was_last() {
+            self.finish(&parent, worker);
+        }
+        Ok(Left::Pending)
+    }
+
+    /// Whether those in a directory may be emptied where they are. One level waits for the next, and that for no other.
+    fn may_wait(&self, parent: &Parent, waits: &mut bool) -> bool {
+        if parent.tree.again || matches!(parent.tree.at, At::Within(_)) {
+            return false;
+        }
+        if !*waits {
+            *waits = self.parents.fetch_add(1, Ordering::Relaxed) < PARENTS;
+            if !*waits {
+                self.parents.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        *waits
+    }
+
+    fn entries(&self, parent: &Arc<Parent>, waits: &mut bool, worker: &Worker<'_, '_, Self>) -> Result<Left> {
+        let (directory, origin) = (&parent.directory, &parent.tree.origin);
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut failed = None;
         let mut directories = 0;
@@ -130,28 +264,36 @@ impl Removal<'_> {
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
         while let Some(from) = next.take() {
-            prepare(&directory, from, &mut buffer)?;
+            if !prepare(directory, from, &mut buffer)? {
+                break;
+            }
             let mut removed = 0;
-            let mut entries = RawDir::new(&directory, &mut buffer);
+            let mut entries = RawDir::new(directory, &mut buffer);
             while let Some(entry) = entries.next() {
                 let entry = entry.map_err(from_rustix)?;
-                let (name, cookie) = (entry.file_name(), entry.next_entry_cookie());
+                let (name, kind, cookie) = (entry.file_name(), entry.file_type(), entry.next_entry_cookie());
                 if !is_dots(name) {
-                    match self.entry(&directory, name, entry.file_type()) {
+                    match self.entry(parent, (name, kind), waits, worker) {
                         Ok(None) => removed += 1,
-                        Ok(Some(number)) => {
-                            worker.push([Tree { number: Some(number), origin: origin.below(name.to_owned(), ()) }]);
+                        Ok(Some(at)) => {
+                            worker.push([Tree { at, origin: origin.below(name.to_owned(), ()), again: false }]);
                             directories += 1;
                         }
                         Err(errno) => {
-                            failed.get_or_insert_with(|| (origin.path_of(name).into_os_string(), errno));
+                            let failure = || (origin.path_of(name).into_os_string(), errno);
+                            // A server's own snapshots, say: not one of their files can be removed.
+                            if errno == Errno::EROFS {
+                                return Ok(Left::Entry(failure()));
+                            }
+                            failed.get_or_insert_with(failure);
                         }
                     }
                 }
                 if entries.is_buffer_empty() {
                     // After many it goes on at the beginning, if all before are gone: only there does NFS ask the server
                     // for the names with all that is known of them.
-                    next = Some(if removed >= MANY_NAMES && failed.is_none() { 0 } else { cookie });
+                    let all_gone = failed.is_none() && !*waits;
+                    next = Some(if removed >= MANY_NAMES && all_gone { 0 } else { cookie });
                     break;
                 }
                 if directories >= FEW && worker.waiting() >= MANY_WAITING {
@@ -162,26 +304,51 @@ impl Removal<'_> {
         Ok(failed.map_or(Left::Nothing, Left::Entry))
     }
 
-    /// Removes an entry; one that may be a directory is moved up, and its number told.
-    fn entry(&self, parent: &OwnedFd, entry: &CStr, kind: FileType) -> Result<Option<u64>> {
+    /// Removes an entry of a directory. One that may be a directory stays, or is moved up: where it is then.
+    fn entry(
+        &self,
+        parent: &Arc<Parent>,
+        (entry, kind): (&CStr, FileType),
+        waits: &mut bool,
+        worker: &Worker<'_, '_, Self>,
+    ) -> Result<Option<At>> {
+        let directory = &parent.directory;
         if kind != FileType::Directory {
-            match unlinkat(parent, entry, UnlinkatFlags::NoRemoveDir) {
+            match self.timed(worker, || unlinkat(directory, entry, UnlinkatFlags::NoRemoveDir)) {
                 Ok(()) | Err(Errno::ENOENT) => return Ok(None),
                 // The server did not say the type, or it changed.
                 Err(Errno::EISDIR | Errno::EPERM) => {}
                 Err(errno) => return Err(errno),
             }
+        } else if self.may_wait(parent, waits) {
+            parent.pending.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(At::Within(Arc::clone(parent))));
         }
         loop {
             let number = self.moved.fetch_add(1, Ordering::Relaxed);
-            match renameat(parent, entry, self.place, self.name(number).as_str()) {
-                Ok(()) => return Ok(Some(number)),
+            match self.timed(worker, || renameat(directory, entry, self.place, self.name(number).as_str())) {
+                Ok(()) => return Ok(Some(At::Moved(number))),
                 Err(Errno::ENOENT) => return Ok(None),
                 // A killed run left something of this name.
                 Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EISDIR) => {}
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Asks the server for something. The first answers are timed; then the others are called.
+    fn timed<T>(&self, worker: &Worker<'_, '_, Self>, call: impl FnOnce() -> T) -> T {
+        if self.timed.load(Ordering::Relaxed) >= TIMED {
+            return call();
+        }
+        let begun = Instant::now();
+        let outcome = call();
+        let answer = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.quickest.fetch_min(answer, Ordering::Relaxed);
+        if self.timed.fetch_add(1, Ordering::Relaxed) + 1 == TIMED {
+            worker.call_another();
+        }
+        outcome
     }
 
     fn name(&self, number: u64) -> String {
@@ -194,8 +361,8 @@ impl Removal<'_> {
 }
 
 /// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it, unless
-/// the directory was found unchanged since it was read.
-fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Result<()> {
+/// the directory was found unchanged since it was read. Whether there are any.
+fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Result<bool> {
     if tell(directory).map_err(from_rustix)? != from {
         seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
     }
@@ -206,7 +373,7 @@ fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Re
             Some(entry) => several += u32::from(!is_dots(entry.map_err(from_rustix)?.file_name())),
             None => break,
         }
-        if entries.is_buffer_empty() {
+        if several > 0 && entries.is_buffer_empty() {
             break;
         }
     }
@@ -214,7 +381,10 @@ fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Re
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(from_rustix)?;
     }
-    seek(directory, SeekFrom::Start(from)).map(|_| ()).map_err(from_rustix)
+    if several > 0 {
+        seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
+    }
+    Ok(several > 0)
 }
 
 fn path(origin: &Node<()>) -> OsString {
@@ -317,6 +487,34 @@ mod tests {
         assert_eq!(names(&folder.path().join(&left[0])), ["kept"]);
         drop(immutable);
         tree(place(folder.path()), &left[0], &Effort::default()).unwrap();
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn as_many_workers_are_called_as_the_server_s_answers_keep_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = place(folder.path());
+        let mut removal = Removal::new(place.as_fd(), "t");
+        assert_eq!(removal.most_workers(), 1, "nothing is known yet");
+        removal.timed = AtomicUsize::new(TIMED);
+        for (answer, workers) in [(0, 1), (90_000, 1), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
+            removal.quickest = AtomicU64::new(answer);
+            assert_eq!(removal.most_workers(), workers, "{answer} ns");
+        }
+    }
+
+    #[test]
+    fn directories_that_wait_for_those_in_them_go_last() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..2 * PARENTS {
+            std::fs::create_dir_all(folder.path().join(format!("t/{number}/a/b/c"))).unwrap();
+            std::fs::write(folder.path().join(format!("t/{number}/a/file")), "x").unwrap();
+        }
+        let place = place(folder.path());
+        let removal = Removal::new(place.as_fd(), "t");
+        Effort::default().run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
+        assert!(removal.failed.into_inner().unwrap().is_none());
+        assert_eq!(removal.parents.into_inner(), 0);
         assert!(names(folder.path()).is_empty());
     }
 

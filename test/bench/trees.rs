@@ -15,8 +15,9 @@ use site::{PLACES, Place, Run, Site};
 
 /// The size of the large file, in bytes.
 const LARGE: usize = 512 << 20;
-/// How often a single large file is copied; the median counts.
+/// How often a thing is measured that is quick, in turn with what it is compared to; the median counts.
 const SAMPLES: usize = 3;
+const MANY_SAMPLES: usize = 7;
 /// Numbers of workers that are compared.
 const CREWS: [usize; 6] = [8, 16, DEFAULT_WORKERS, 32, 48, 64];
 const NONE: f64 = f64::INFINITY;
@@ -174,20 +175,35 @@ struct Bare {
 async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     let id = site.volume("pvc-source").await;
     shape.make(&site.on_disk("pvc-source"));
-    let copied = bare::copy(site.bare(), "pvc-source", "bench-copy");
-    let removed = bare::remove(site.bare(), "bench-copy");
-    let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
-    let deleted = site.delete(&clone).await;
-    let (snapshot, taken) = site.snapshot("snap", &id, "tree").await;
-    let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
-    site.delete(&restored_id).await;
-    site.delete_snapshot(&snapshot).await;
+    let mut times = [const { Vec::new() }; 6];
+    let mut last = None;
+    for _ in 0..if site.place.has_latency { 1 } else { SAMPLES } {
+        let copied = bare::copy(site.bare(), "pvc-source", "bench-copy");
+        let removed = bare::remove(site.bare(), "bench-copy");
+        let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+        let deleted = site.delete(&clone).await;
+        let (snapshot, taken) = site.snapshot("snap", &id, "tree").await;
+        let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+        site.delete(&restored_id).await;
+        site.delete_snapshot(&snapshot).await;
+        let round = [copied, removed, cloned.time, taken.time, restored.time, deleted.freed.time];
+        for (times, time) in times.iter_mut().zip(round) {
+            times.push(time);
+        }
+        last = Some((cloned, deleted));
+    }
+    if !site.place.has_latency {
+        let [removed, deleted] = removals(site, shape).await;
+        (times[1], times[5]) = (removed, deleted);
+    }
+    let (cloned, deleted) = last.expect("there are samples");
+    let [copied, removed, clone, snapshot, restore, delete] = times.map(crate::median);
 
     let at = format!("{}, {}", shape.name, site.name());
     let is_tree_far_away = site.place.has_latency && shape.directories > 0;
     let [of_copy, of_delete] = if is_tree_far_away { [0.1, 0.2] } else { [1.0, 1.0] };
-    for (what, run) in [("clone", &cloned), ("snapshot", &taken), ("restore", &restored)] {
-        report.ratio(&format!("{what}, {at}"), "cp -a", "s", seconds(run.time), seconds(copied), of_copy);
+    for (what, time) in [("clone", clone), ("snapshot", snapshot), ("restore", restore)] {
+        report.ratio(&format!("{what}, {at}"), "cp -a", "s", seconds(time), seconds(copied), of_copy);
     }
     // The times of each have to be set. And delegations, which nobody asked for, the kernel gives back when it likes.
     let apart = ["SETATTR", "DELEGRETURN"].map(|name| cloned.operations.of(name));
@@ -195,7 +211,7 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     let of_each = others as f64 / shape.files as f64;
     report.at_most(&format!("clone but for SETATTR, {at}, a file"), "round trips", of_each, 8.0);
     Report::detail(&cloned.operations);
-    report.ratio(&format!("delete, {at}"), "rm -rf", "s", seconds(deleted.freed.time), seconds(removed), of_delete);
+    report.ratio(&format!("delete, {at}"), "rm -rf", "s", seconds(delete), seconds(removed), of_delete);
     let of_each = deleted.freed.operations.sum() as f64 / shape.files as f64;
     report.at_most(&format!("delete, {at}, a file"), "round trips", of_each, 1.1);
     Report::detail(&deleted.freed.operations);
@@ -207,6 +223,22 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     site.trim();
     let files = u32::try_from(shape.files).expect("not that many");
     Bare { copied: copied / files, removed: removed / files }
+}
+
+/// What `rm -rf` and deletes take for trees that are all the same, in turn.
+async fn removals(site: &Site, shape: Shape) -> [Vec<Duration>; 2] {
+    let mut times = [const { Vec::new() }; 2];
+    for _ in 0..MANY_SAMPLES {
+        let tree = site.on_disk("bench-tree");
+        std::fs::create_dir(&tree).unwrap();
+        shape.make(&tree);
+        times[0].push(bare::remove(site.bare(), "bench-tree"));
+        let id = site.volume("pvc-tree").await;
+        shape.make(&site.on_disk("pvc-tree"));
+        times[1].push(site.delete(&id).await.freed.time);
+    }
+    site.trim();
+    times
 }
 
 /// A tree that is too large here for the bare programs: against what they took for each file of a smaller one.
