@@ -9,6 +9,7 @@
 //! with the record `NFSCSI.type=socket`, which other programs pass over.
 
 mod chain;
+mod links;
 mod member;
 mod number;
 mod pax;

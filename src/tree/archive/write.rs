@@ -2,13 +2,11 @@
 //!
 //! The tree is walked depth first, each directory before what is in it. A directory is read piece by piece as the work
 //! goes on, so that one with a million names takes no more memory than one with a hundred. The one thing that grows with the
-//! tree is the table of hard links: about a hundred bytes and a path for every file of which some names are still to
-//! come; a file leaves it with its last name.
+//! tree is the table of hard links (links.rs).
 //!
 //! The tree may change meanwhile. What vanishes before its turn, or becomes something else just then, is left out. A
 //! file is archived with the size that it had when it was opened: cut if it grows, filled up with zeroes if it shrinks.
 
-use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +20,7 @@ use tar::{EntryType, Header};
 use zstd::zstd_safe::CParameter;
 
 use super::chain::Chain;
+use super::links::{Links, Name};
 use super::sparse::{self, Piece};
 use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, number, padding, pax};
 use crate::beneath;
@@ -57,7 +56,8 @@ pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Resu
     encoder.set_parameter(CParameter::JobSize(SHARE)).at(WRITE, b"")?;
     let mut archive = Archive {
         output: BufWriter::with_capacity(CHUNK, encoder),
-        links: BTreeMap::new(),
+        links: Links::default(),
+        file_system: None,
         buffer: vec![0; CHUNK],
         progress,
     };
@@ -145,17 +145,11 @@ fn read_names(directory: impl AsFd, buffer: &mut Vec<u8>) -> rustix::io::Result<
 
 struct Archive<'a, W: Write> {
     output: BufWriter<zstd::Encoder<'static, Counted<W>>>,
-    links: BTreeMap<(u64, u64), Linked>,
+    links: Links,
+    /// The device of the root.
+    file_system: Option<u64>,
     buffer: Vec<u8>,
     progress: &'a Progress,
-}
-
-/// A file with several names.
-struct Linked {
-    /// The name that it was archived under.
-    path: Box<[u8]>,
-    /// How many more it had then.
-    left: u64,
 }
 
 /// What a header says.
@@ -177,6 +171,7 @@ impl<W: Write> Archive<'_, W> {
     fn root(&mut self, chain: &mut Chain<Listing>) -> Result<(), ArchiveError> {
         let root = chain.here().at("open", b"")?;
         let stat = fstat(root).at("read", b"")?;
+        self.file_system = Some(stat.st_dev);
         let xattrs = xattrs(root).at("read the extended attributes of", b"")?;
         self.head(&Head { xattrs: &xattrs, ..Head::new(b"./", EntryType::Directory, &stat) })?;
         self.progress.add(1, 0);
@@ -302,16 +297,11 @@ impl<W: Write> Archive<'_, W> {
         if names < 2 {
             return Ok(false);
         }
-        let key = (stat.st_dev, stat.st_ino);
-        let Some(first) = self.links.get_mut(&key) else {
-            self.links.insert(key, Linked { path: path.into(), left: names - 1 });
+        // A file of another file system that is mounted on one has no other names here.
+        if self.file_system != Some(stat.st_dev) {
             return Ok(false);
-        };
-        first.left -= 1;
-        let link = first.path.clone();
-        if first.left == 0 {
-            self.links.remove(&key);
         }
+        let Name::Further(link) = self.links.note(stat.st_ino, names, path) else { return Ok(false) };
         self.head(&Head { link: &link, ..Head::new(path, EntryType::Link, stat) })?;
         Ok(true)
     }
