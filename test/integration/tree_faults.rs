@@ -193,9 +193,15 @@ async fn what_is_taken_away_below_a_clone_that_runs_is_an_error_and_the_retry_ma
     let mut hasty = Request::new(request.clone());
     hasty.set_timeout(Duration::from_millis(80));
     controller.create_volume(hasty).await.unwrap_err();
+    // All at once: one file less would be noticed by nobody. It may have been put in place just now.
+    let taken_away = on_server("taken-away");
+    std::fs::create_dir(&taken_away).unwrap();
     for staged in names(".nfs-csi/staging") {
-        // It may have been put in place just now.
-        let _ = std::fs::remove_dir_all(on_server(&format!(".nfs-csi/staging/{staged}")));
+        let _ = std::fs::rename(on_server(&format!(".nfs-csi/staging/{staged}")), taken_away.join(&staged));
+    }
+    // The clone may be making files there yet.
+    while taken_away.exists() {
+        let _ = std::fs::remove_dir_all(&taken_away);
     }
     let clone = wait_until_served(&driver, &request).await;
     assert_eq!(inodes(&on_server("pvc-clone")).len(), 1000);

@@ -2,7 +2,8 @@
 import os
 
 from tests import api
-from tests.objects import SERVER, SHARE, apply, bound, claim, cleared, export, phase, pods_ready, storage_class, succeeds
+from tests.objects import (SERVER, SHARE, apply, bound, claim, cleared, content, export, phase, pods_ready,
+                           storage_class, succeeds)
 from tests.runner import test
 
 PARALLEL = 3
@@ -50,8 +51,8 @@ def a_stateful_set_has_a_volume_a_pod():
     api.wait("both pods", 180, lambda: api.get("StatefulSet", "members")["status"].get("readyReplicas") == 2)
     for number in (0, 1):
         volume = bound(f"data-members-{number}")["metadata"]["name"]
-        with open(export(volume, "names")) as file:
-            assert file.read() == f"members-{number}\n"
+        wanted = f"members-{number}\n"
+        api.wait("its line", 30, lambda: os.path.exists(export(volume, "names")) and content(volume, "names") == wanted)
 
 
 @test
