@@ -175,29 +175,27 @@ struct Bare {
 async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     let id = site.volume("pvc-source").await;
     shape.make(&site.on_disk("pvc-source"));
-    let mut times = [const { Vec::new() }; 6];
+    let [rounds, pairs] = if site.place.has_latency { [1, 1] } else { [SAMPLES, MANY_SAMPLES] };
+    let mut times = [const { Vec::new() }; 4];
     let mut last = None;
-    for _ in 0..if site.place.has_latency { 1 } else { SAMPLES } {
+    for _ in 0..rounds {
         let copied = bare::copy(site.bare(), "pvc-source", "bench-copy");
-        let removed = bare::remove(site.bare(), "bench-copy");
+        bare::remove(site.bare(), "bench-copy");
         let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
         let deleted = site.delete(&clone).await;
         let (snapshot, taken) = site.snapshot("snap", &id, "tree").await;
         let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
         site.delete(&restored_id).await;
         site.delete_snapshot(&snapshot).await;
-        let round = [copied, removed, cloned.time, taken.time, restored.time, deleted.freed.time];
+        let round = [copied, cloned.time, taken.time, restored.time];
         for (times, time) in times.iter_mut().zip(round) {
             times.push(time);
         }
         last = Some((cloned, deleted));
     }
-    if !site.place.has_latency {
-        let [removed, deleted] = removals(site, shape).await;
-        (times[1], times[5]) = (removed, deleted);
-    }
     let (cloned, deleted) = last.expect("there are samples");
-    let [copied, removed, clone, snapshot, restore, delete] = times.map(crate::median);
+    let [copied, clone, snapshot, restore] = times.map(crate::median);
+    let [removed, delete] = removals(site, shape, pairs).await.map(crate::median);
 
     let at = format!("{}, {}", shape.name, site.name());
     let is_tree_far_away = site.place.has_latency && shape.directories > 0;
@@ -226,9 +224,9 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
 }
 
 /// What `rm -rf` and deletes take for trees that are all the same, in turn.
-async fn removals(site: &Site, shape: Shape) -> [Vec<Duration>; 2] {
+async fn removals(site: &Site, shape: Shape, pairs: usize) -> [Vec<Duration>; 2] {
     let mut times = [const { Vec::new() }; 2];
-    for _ in 0..MANY_SAMPLES {
+    for _ in 0..pairs {
         let tree = site.on_disk("bench-tree");
         std::fs::create_dir(&tree).unwrap();
         shape.make(&tree);
