@@ -280,12 +280,7 @@ impl<'a> Removal<'a> {
                             directories += 1;
                         }
                         Err(errno) => {
-                            let failure = || (origin.path_of(name).into_os_string(), errno);
-                            // A server's own snapshots, say: not one of their files can be removed.
-                            if errno == Errno::EROFS {
-                                return Ok(Left::Entry(failure()));
-                            }
-                            failed.get_or_insert_with(failure);
+                            failed.get_or_insert_with(|| (origin.path_of(name).into_os_string(), errno));
                         }
                     }
                 }
