@@ -36,6 +36,8 @@ pub(super) type Directory = Node<State>;
 pub(super) struct State {
     /// Tasks that are not done yet, its own and those of the directories in it.
     pending: AtomicUsize,
+    /// Workers that are busy with one of its own.
+    workers: AtomicUsize,
     open: Mutex<Option<Arc<Open>>>,
     entered: OnceLock<Box<Entered>>,
 }
@@ -76,7 +78,12 @@ fn id(stat: &Stat) -> (u64, u64) {
 impl Default for State {
     /// With one task: to enter it.
     fn default() -> Self {
-        Self { pending: AtomicUsize::new(1), open: Mutex::default(), entered: OnceLock::new() }
+        Self {
+            pending: AtomicUsize::new(1),
+            workers: AtomicUsize::new(0),
+            open: Mutex::default(),
+            entered: OnceLock::new(),
+        }
     }
 }
 
@@ -104,6 +111,16 @@ impl State {
     /// Notes that a task is done; whether it was the last.
     pub(super) fn is_done(&self) -> bool {
         self.pending.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Notes that a worker begins one; whether it is alone.
+    pub(super) fn join(&self) -> bool {
+        self.workers.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Notes that a worker is done with one; whether no other is left.
+    pub(super) fn quit(&self) -> bool {
+        self.workers.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
     fn open(&self) -> Option<Arc<Open>> {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::acl::is_list;
 use super::data::Copied;
 use super::directory::State;
-use super::{Copy, Hand, Spot, Task, cannot_open, links};
+use super::{Copy, Hand, Piece, Spot, Task, cannot_open, links};
 use crate::tree::TreeError;
 use crate::tree::attributes::{Attributes, set_xattrs, xattrs};
 use crate::tree::walk;
@@ -60,7 +60,8 @@ impl<'a> Copy<'a> {
             let kind = FileType::from_raw_mode(stat.st_mode);
             if kind == FileType::Directory {
                 spot.directory.data.expect(1);
-                worker.push([Task::Enter(spot.directory.below(spot.name.to_owned(), State::default()))]);
+                let directory = spot.directory.below(spot.name.to_owned(), State::default());
+                worker.push([Task { directory, piece: Piece::Enter }]);
                 return Ok(());
             }
             if (kind == FileType::RegularFile) == (hint == FileType::RegularFile) {

@@ -16,7 +16,7 @@ mod links;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
@@ -34,6 +34,9 @@ use super::{Progress, TreeError};
 
 /// So many entries are worth a worker of their own.
 const PART: usize = 8;
+/// So many workers are called for each directory: a file's copy takes seven round trips, in one of which (it is made) the
+/// kernel keeps its directory locked. More would only wait for each other.
+const IN_ONE_DIRECTORY: usize = 8;
 /// When so many tasks wait, directories are read in small batches.
 const MANY_TASKS: usize = 4096;
 /// What a directory needs while its entries are made.
@@ -85,10 +88,11 @@ fn fill(
         ways: Ways::default(),
         lists,
         progress,
+        busy: AtomicUsize::new(0),
         missed: AtomicBool::new(false),
         failed: Mutex::new(None),
     };
-    effort.run(&copy, Task::Read(root, 0));
+    effort.run(&copy, Task { directory: root, piece: Piece::Read(0) });
     if let Some(error) = copy.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
@@ -108,19 +112,26 @@ struct Copy<'a> {
     ways: Ways,
     lists: &'a PlainLists,
     progress: &'a Progress,
+    /// In how many directories there are workers.
+    busy: AtomicUsize,
     /// Whether something of the source was gone.
     missed: AtomicBool,
     failed: Mutex<Option<TreeError>>,
 }
 
 /// A piece of the copying. Each counts in its directory's [`directory::State::pending`].
-enum Task {
+struct Task {
+    directory: Arc<Directory>,
+    piece: Piece,
+}
+
+enum Piece {
     /// Makes the directory and reads its first batch.
-    Enter(Arc<Directory>),
+    Enter,
     /// Reads the batch that begins there.
-    Read(Arc<Directory>, u64),
+    Read(u64),
     /// Copies entries that are no directories, the last one first.
-    Entries(Arc<Directory>, Vec<Entry>),
+    Entries(Vec<Entry>),
 }
 
 type Hand<'a, 'scope, 'crew> = Worker<'scope, 'crew, Copy<'a>>;
@@ -164,16 +175,25 @@ fn cannot_open(errno: Errno) -> &'static str {
 impl Work for Copy<'_> {
     type Task = Task;
 
+    fn most_workers(&self) -> usize {
+        self.busy.load(Ordering::Relaxed).max(1) * IN_ONE_DIRECTORY
+    }
+
     fn carry_out(&self, task: Task, worker: &Worker<'_, '_, Self>) {
-        let done = match task {
-            Task::Enter(directory) => self.enter(directory, worker),
-            Task::Read(directory, from) => {
-                self.go_on(directory, worker, |directory, open| self.read(directory, open, from, worker))
-            }
-            Task::Entries(directory, entries) => {
-                self.go_on(directory, worker, |directory, open| self.entries(directory, open, entries, worker))
+        let Task { directory, piece } = task;
+        if directory.data.join() {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+        }
+        let done = match piece {
+            Piece::Enter => self.enter(&directory, worker),
+            Piece::Read(from) => self.go_on(&directory, worker, |open| self.read(&directory, open, from, worker)),
+            Piece::Entries(entries) => {
+                self.go_on(&directory, worker, |open| self.entries(&directory, open, entries, worker))
             }
         };
+        if directory.data.quit() {
+            self.busy.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Err(error) = done {
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             worker.stop();
@@ -198,30 +218,30 @@ impl<'a> Copy<'a> {
     /// Does a piece of a directory that was entered before.
     fn go_on(
         &self,
-        directory: Arc<Directory>,
+        directory: &Arc<Directory>,
         worker: &Hand<'a, '_, '_>,
-        piece: impl FnOnce(&Arc<Directory>, &Arc<Open>) -> Result<(), TreeError>,
+        piece: impl FnOnce(&Arc<Open>) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
-        let open = self.tree.open(&directory, &self.kept)?;
+        let open = self.tree.open(directory, &self.kept)?;
         match &open {
-            Some(open) => piece(&directory, open)?,
+            Some(open) => piece(open)?,
             None => self.miss(),
         }
         if worker.is_stopped() { Ok(()) } else { self.leave(directory, open) }
     }
 
-    fn enter(&self, directory: Arc<Directory>, worker: &Hand<'a, '_, '_>) -> Result<(), TreeError> {
+    fn enter(&self, directory: &Arc<Directory>, worker: &Hand<'a, '_, '_>) -> Result<(), TreeError> {
         let open = match directory.above() {
             Some(above) => match self.tree.open(above, &self.kept)? {
                 Some(open) => {
-                    self.make(&Spot { directory: above, open: &open, name: directory.name() }, &directory, worker)?
+                    self.make(&Spot { directory: above, open: &open, name: directory.name() }, directory, worker)?
                 }
                 None => None,
             },
             None => None,
         };
         if let Some(open) = &open {
-            self.read(&directory, open, 0, worker)?;
+            self.read(directory, open, 0, worker)?;
         }
         if worker.is_stopped() { Ok(()) } else { self.leave(directory, open) }
     }
@@ -301,11 +321,14 @@ impl<'a> Copy<'a> {
         };
         let (directories, mut entries): (Vec<_>, Vec<_>) =
             batch.entries.into_iter().partition(|entry| entry.kind == FileType::Directory);
-        let further = batch.next.map(|next| Task::Read(Arc::clone(directory), next));
+        let further = batch.next.map(|next| Task { directory: Arc::clone(directory), piece: Piece::Read(next) });
         if further.is_some() || !directories.is_empty() {
             self.kept.put(directory, open);
             directory.data.expect(usize::from(further.is_some()) + directories.len());
-            let enter = |entry: Entry| Task::Enter(directory.below(entry.name, directory::State::default()));
+            let enter = |entry: Entry| Task {
+                directory: directory.below(entry.name, directory::State::default()),
+                piece: Piece::Enter,
+            };
             worker.push(further.into_iter().chain(directories.into_iter().map(enter)));
         }
         entries.reverse();
@@ -329,7 +352,7 @@ impl<'a> Copy<'a> {
                 let given = std::mem::replace(&mut entries, rest);
                 self.kept.put(directory, open);
                 directory.data.expect(1);
-                worker.push([Task::Entries(Arc::clone(directory), given)]);
+                worker.push([Task { directory: Arc::clone(directory), piece: Piece::Entries(given) }]);
             }
             self.entry(&Spot { directory, open, name: &name }, kind, worker)?;
         }
@@ -337,7 +360,7 @@ impl<'a> Copy<'a> {
     }
 
     /// A piece of a directory is done: if it was the last, the directory is, and so perhaps the ones above.
-    fn leave(&self, directory: Arc<Directory>, open: Option<Arc<Open>>) -> Result<(), TreeError> {
+    fn leave(&self, directory: &Arc<Directory>, open: Option<Arc<Open>>) -> Result<(), TreeError> {
         let mut own = open.map(Target::Open);
         let mut below: Option<Target> = None;
         let mut last = directory;
@@ -346,14 +369,14 @@ impl<'a> Copy<'a> {
                 let from_below = || below.as_ref().and_then(|below| below.above(entered));
                 let target = match own.take().or_else(from_below) {
                     Some(target) => target,
-                    None => self.tree.open_target(&last)?,
+                    None => self.tree.open_target(last)?,
                 };
-                self.finish(&last, entered, &target)?;
+                self.finish(last, entered, &target)?;
                 self.progress.add(u64::from(last.above().is_some()), 0);
                 below = Some(target);
             }
             last.data.close();
-            let Some(above) = last.above().cloned() else { break };
+            let Some(above) = last.above() else { break };
             last = above;
         }
         Ok(())
