@@ -40,6 +40,8 @@ const PARENTS: usize = 64;
 /// So many removals a second are enough, for the server has others to serve: where answers come quickly, few workers do
 /// that.
 const ENOUGH: u64 = 15_000;
+/// So many workers are right for any server: while one of its threads waits for the disk another goes on.
+const FEWEST: usize = 4;
 /// So many answers the first worker times alone, to know how quickly the server gives them.
 const TIMED: usize = 4;
 
@@ -142,7 +144,7 @@ impl Work for Removal<'_> {
         }
         let second = 1_000_000_000;
         let workers = self.quickest.load(Ordering::Relaxed).saturating_mul(ENOUGH).saturating_add(second / 2) / second;
-        usize::try_from(workers).unwrap_or(usize::MAX).max(1)
+        usize::try_from(workers).unwrap_or(usize::MAX).max(FEWEST)
     }
 
     fn carry_out(&self, tree: Tree, worker: &Worker<'_, '_, Self>) {
@@ -492,7 +494,7 @@ mod tests {
         let mut removal = Removal::new(place.as_fd(), "t");
         assert_eq!(removal.most_workers(), 1, "nothing is known yet");
         removal.timed = AtomicUsize::new(TIMED);
-        for (answer, workers) in [(0, 1), (90_000, 1), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
+        for (answer, workers) in [(0, 4), (90_000, 4), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
             removal.quickest = AtomicU64::new(answer);
             assert_eq!(removal.most_workers(), workers, "{answer} ns");
         }
