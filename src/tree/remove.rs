@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nix::Result;
@@ -30,6 +30,8 @@ use crate::beneath;
 const ROUNDS: u32 = 8;
 /// Room for the names that are read at once.
 const BUFFER: usize = 128 * 1024;
+/// Room for two names at least, of 255 bytes, and the dots.
+const GLANCE: usize = 1024;
 /// When so many names of those that are read at once were removed, more are likely to follow.
 const MANY_NAMES: usize = 1000;
 /// When so many directories wait, few more are moved up at once from each.
@@ -41,7 +43,7 @@ const PARENTS: usize = 64;
 /// that.
 const ENOUGH: u64 = 15_000;
 /// So many workers are right for any server: while one of its threads waits for the disk another goes on.
-const FEWEST: usize = 4;
+const FEWEST: usize = 2;
 /// So many answers the first worker times alone, to know how quickly the server gives them.
 const TIMED: usize = 4;
 
@@ -77,6 +79,8 @@ struct Removal<'a> {
     top: &'a str,
     moved: AtomicU64,
     failed: Mutex<Option<Failure>>,
+    /// What was used to read a directory and is for the next one: fresh memory costs more than a few removals.
+    buffers: Mutex<Vec<Vec<MaybeUninit<u8>>>>,
     /// How many directories wait for those in them.
     parents: AtomicUsize,
     /// How many answers were timed.
@@ -169,6 +173,7 @@ impl<'a> Removal<'a> {
             top,
             moved: AtomicU64::new(0),
             failed: Mutex::new(None),
+            buffers: Mutex::default(),
             parents: AtomicUsize::new(0),
             timed: AtomicUsize::new(0),
             quickest: AtomicU64::new(u64::MAX),
@@ -232,7 +237,9 @@ impl<'a> Removal<'a> {
         };
         let parent = Arc::new(Parent { directory, tree: tree.clone(), pending: AtomicUsize::new(1) });
         let mut waits = false;
-        let left = self.entries(&parent, &mut waits, worker);
+        let mut buffer = self.buffers().pop().unwrap_or_else(|| vec![MaybeUninit::uninit(); BUFFER]);
+        let left = self.entries(&parent, &mut buffer, &mut waits, worker);
+        self.buffers().push(buffer);
         if !waits {
             return left;
         }
@@ -257,20 +264,25 @@ impl<'a> Removal<'a> {
         *waits
     }
 
-    fn entries(&self, parent: &Arc<Parent>, waits: &mut bool, worker: &Worker<'_, '_, Self>) -> Result<Left> {
+    fn entries(
+        &self,
+        parent: &Arc<Parent>,
+        buffer: &mut [MaybeUninit<u8>],
+        waits: &mut bool,
+        worker: &Worker<'_, '_, Self>,
+    ) -> Result<Left> {
         let (directory, origin) = (&parent.directory, &parent.tree.origin);
-        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let mut failed = None;
         let mut directories = 0;
         let mut next = Some(0);
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
         while let Some(from) = next.take() {
-            if !prepare(directory, from, &mut buffer)? {
+            if !prepare(directory, from)? {
                 break;
             }
             let mut removed = 0;
-            let mut entries = RawDir::new(directory, &mut buffer);
+            let mut entries = RawDir::new(directory, buffer);
             while let Some(entry) = entries.next() {
                 let entry = entry.map_err(from_rustix)?;
                 let (name, kind, cookie) = (entry.file_name(), entry.file_type(), entry.next_entry_cookie());
@@ -352,6 +364,10 @@ impl<'a> Removal<'a> {
         format!("{}.{number}", self.top)
     }
 
+    fn buffers(&self) -> MutexGuard<'_, Vec<Vec<MaybeUninit<u8>>>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn fail(&self, failure: Failure) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
     }
@@ -359,11 +375,12 @@ impl<'a> Removal<'a> {
 
 /// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it, unless
 /// the directory was found unchanged since it was read. Whether there are any.
-fn prepare(directory: &OwnedFd, from: u64, buffer: &mut [MaybeUninit<u8>]) -> Result<bool> {
+fn prepare(directory: &OwnedFd, from: u64) -> Result<bool> {
+    let mut buffer = [MaybeUninit::uninit(); GLANCE];
     if tell(directory).map_err(from_rustix)? != from {
         seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
     }
-    let mut entries = RawDir::new(directory, buffer);
+    let mut entries = RawDir::new(directory, &mut buffer);
     let mut several = 0;
     while several < 2 {
         match entries.next() {
@@ -494,7 +511,7 @@ mod tests {
         let mut removal = Removal::new(place.as_fd(), "t");
         assert_eq!(removal.most_workers(), 1, "nothing is known yet");
         removal.timed = AtomicUsize::new(TIMED);
-        for (answer, workers) in [(0, 4), (90_000, 4), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
+        for (answer, workers) in [(0, 2), (90_000, 2), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
             removal.quickest = AtomicU64::new(answer);
             assert_eq!(removal.most_workers(), workers, "{answer} ns");
         }
