@@ -63,20 +63,22 @@ pub async fn many_files(report: &mut Report) {
 /// Whether another number of workers would have been better, where it matters most.
 pub async fn crews(report: &mut Report) {
     let place = PLACES[2];
-    let mut of_crews = Vec::new();
-    for workers in CREWS {
-        let site = Site::open_with(place, &[&format!("--tree-workers={workers}")]).await;
-        let id = site.volume("pvc-source").await;
-        SMALL_TREE.make(&site.on_disk("pvc-source"));
-        let (mut cloned, mut deleted) = (f64::INFINITY, f64::INFINITY);
-        for _ in 0..SAMPLES {
-            let (clone, run) = site.volume_from("pvc-clone", of_volume(&id)).await;
-            cloned = cloned.min(seconds(run.time));
-            deleted = deleted.min(seconds(site.delete(&clone).await.freed.time));
+    let mut of_crews = [(f64::INFINITY, f64::INFINITY); CREWS.len()];
+    for _ in 0..SAMPLES {
+        for (workers, (cloned, deleted)) in CREWS.into_iter().zip(&mut of_crews) {
+            let site = Site::open_with(place, &[&format!("--tree-workers={workers}")]).await;
+            let id = site.volume("pvc-source").await;
+            SMALL_TREE.make(&site.on_disk("pvc-source"));
+            for _ in 0..2 {
+                let (clone, run) = site.volume_from("pvc-clone", of_volume(&id)).await;
+                *cloned = cloned.min(seconds(run.time));
+                *deleted = deleted.min(seconds(site.delete(&clone).await.freed.time));
+            }
+            site.delete(&id).await;
         }
-        site.delete(&id).await;
+    }
+    for (workers, (cloned, deleted)) in CREWS.into_iter().zip(of_crews) {
         println!("    {workers} workers: clone {cloned:.3} s, delete {deleted:.3} s");
-        of_crews.push((cloned, deleted));
     }
     let best = |time: fn(&(f64, f64)) -> f64| of_crews.iter().map(time).fold(f64::INFINITY, f64::min);
     let own = CREWS.iter().position(|&workers| workers == DEFAULT_WORKERS).expect("the default is measured");
