@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What is enough for a processor that was idle.
+const WARM: Duration = Duration::from_millis(1500);
+
 /// Forgets what is cached, on the clients and on the servers: all share one kernel. What was written is on the disks
 /// before.
 pub fn forget() {
@@ -12,9 +15,17 @@ pub fn forget() {
     std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 }
 
+/// Lets the processor run for a while: one that was idle is slow at first on some virtual machines, and every
+/// measurement is to begin with the same one.
+pub fn warm_up() {
+    let begun = Instant::now();
+    while begun.elapsed() < WARM {}
+}
+
 /// Runs a program in a folder with nothing cached; how long it takes.
 pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Duration {
     forget();
+    warm_up();
     let begun = Instant::now();
     let status = Command::new(program).args(arguments).current_dir(folder).stdin(Stdio::null()).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
@@ -49,6 +60,7 @@ pub fn has_zstd() -> bool {
 /// copy_file_range(2) of a whole file to a new one, and fsync(2): what a copy by the server costs without anything else.
 pub fn copy_range(from: &Path, to: &Path) -> Duration {
     forget();
+    warm_up();
     let begun = Instant::now();
     let (from, to) = (File::open(from).unwrap(), File::create_new(to).unwrap());
     let mut left = usize::try_from(from.metadata().unwrap().len()).unwrap();

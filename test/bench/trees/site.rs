@@ -11,7 +11,7 @@ use nfs_csi::proto::volume_content_source::Type;
 use rustix::fs::inotify;
 use tonic::transport::Channel;
 
-use super::bare::forget;
+use super::bare::{forget, warm_up};
 use crate::floor::{Operations, Share};
 use crate::kit::driver::Driver;
 use crate::kit::requests::{create, create_from, delete, delete_snapshot, snapshot};
@@ -138,6 +138,7 @@ impl Site {
         settle(&self.folder).await;
         let before = Operations::so_far(self.folder.path());
         let mut controller = self.controller.clone();
+        warm_up();
         let begun = Instant::now();
         controller.delete_volume(delete(id)).await.unwrap();
         let time = begun.elapsed();
@@ -181,6 +182,7 @@ impl Site {
     async fn measured<T>(&self, call: impl Future<Output = T>) -> (T, Run) {
         self.calm_down().await;
         let before = Operations::so_far(self.folder.path());
+        warm_up();
         let begun = Instant::now();
         let outcome = call.await;
         let time = begun.elapsed();
