@@ -203,7 +203,7 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     let [copied, clone, snapshot, restore] = times.map(quickest);
     let [removed, delete] = removals(site, shape, pairs).await;
     let slower = share_of_slower(&delete, &removed);
-    let [removed, delete] = [removed, delete].map(quickest);
+    let [removed, delete] = [removed, delete].map(crate::median);
 
     let at = format!("{}, {}", shape.name, site.name());
     let [of_copy, of_delete] = match (site.place.has_latency, shape.directories) {
