@@ -125,6 +125,7 @@ struct Task {
     piece: Piece,
 }
 
+/// What is to be done in it.
 enum Piece {
     /// Makes the directory and reads its first batch.
     Enter,
