@@ -15,7 +15,7 @@ use site::{PLACES, Place, Run, Site};
 
 /// The size of the large file, in bytes.
 const LARGE: usize = 512 << 20;
-/// How often a thing is measured, in turn with what it is compared to.
+/// How often a thing is measured, in turn with what it is compared to; the median counts.
 const SAMPLES: usize = 3;
 /// The same for deletes, which do what `rm` does: what there is between them is less than one time differs from the next.
 const MANY_SAMPLES: usize = 15;
@@ -197,7 +197,7 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
         last = Some((cloned, deleted));
     }
     let (cloned, deleted) = last.expect("there are samples");
-    let [copied, clone, snapshot, restore] = times.map(quickest);
+    let [copied, clone, snapshot, restore] = times.map(crate::median);
     let [removed, delete] = removals(site, shape, pairs).await;
     let slower = share_of_slower(&delete, &removed);
     let [removed, delete] = [removed, delete].map(crate::median);
@@ -234,11 +234,6 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
 fn share_of_slower(first: &[Duration], second: &[Duration]) -> f64 {
     let slower: usize = first.iter().map(|time| second.iter().filter(|other| time > other).count()).sum();
     slower as f64 / (first.len() * second.len()) as f64
-}
-
-/// Whatever else the machine does only adds to a time of seconds.
-fn quickest(times: Vec<Duration>) -> Duration {
-    times.into_iter().min().expect("there are samples")
 }
 
 /// What `rm -rf` and deletes take for trees that are all the same, in turn.
