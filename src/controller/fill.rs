@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
 
 use super::Controller;
 use super::create::{CreateError, Plan, Volume};
@@ -21,6 +20,7 @@ use crate::export::staging::{Staged, StagingName};
 use crate::export::{Export, ExportError};
 use crate::mount::options::Options;
 use crate::tree::archive::{self, Limits};
+use crate::tree::attributes::permissions;
 use crate::tree::copy::{self, Links, Place};
 use crate::tree::{Progress, make};
 use crate::volume::content::Source;
@@ -155,7 +155,7 @@ impl Material {
     /// The permissions that the copy is made with: those of the source, where they are known already.
     fn mode(&self) -> u32 {
         match &self.data {
-            Data::Tree(directory) => fstat(directory).map_or(0, |stat| stat.st_mode & 0o777),
+            Data::Tree(directory) => permissions(directory),
             Data::Archive(_) => 0,
         }
     }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
 use thiserror::Error;
 
 use super::fill::{copy_tree, open_volume};
@@ -22,6 +21,7 @@ use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::tree::Progress;
 use crate::tree::archive;
+use crate::tree::attributes::permissions;
 use crate::volume::id::VolumeId;
 use crate::volume::name::{RecordKey, VolumeName};
 use crate::volume::share::Share;
@@ -189,8 +189,7 @@ impl Taking {
         let what = format!("volume {}", self.request.volume);
         match self.request.format {
             SnapshotFormat::Tree => {
-                let mode = fstat(directory).map_or(0, |stat| stat.st_mode);
-                let tree = export.snapshot_tree(staged, mode)?;
+                let tree = export.snapshot_tree(staged, permissions(directory))?;
                 copy_tree(export, directory, (tree.as_fd(), staged.is_new), &self.staging, &self.progress, &what)
             }
             SnapshotFormat::Archive => {

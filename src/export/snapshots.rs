@@ -129,7 +129,7 @@ impl Export {
     /// Where the server fails.
     pub fn snapshot_tree(&self, staged: &Staged, mode: u32) -> Result<OwnedFd, ExportError> {
         let failed = |errno| self.failed("make in staging", TREE, errno);
-        let mode = Mode::from_bits_truncate(mode & 0o777) | Mode::S_IRWXU;
+        let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
         match mkdirat(staged, TREE, mode) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(failed(errno)),

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fgetxattr,
-    flistxattr, fsetxattr, futimens, utimensat,
+    flistxattr, fsetxattr, fstat, futimens, utimensat,
 };
 use rustix::io::{Errno, Result};
 
@@ -40,6 +40,13 @@ pub struct Attributes {
 
 /// An extended attribute: its name and its value.
 pub type Xattr = (CString, Vec<u8>);
+
+/// The permission bits of an open entry, for the copy to be made with: a guess that saves setting them afterwards, and
+/// so none where they are not to be had.
+#[must_use]
+pub fn permissions(entry: impl AsFd) -> u32 {
+    fstat(entry).map_or(0, |stat| stat.st_mode & 0o777)
+}
 
 impl Attributes {
     /// What stat(2) tells.

@@ -22,11 +22,16 @@ pub fn warm_up() {
     while begun.elapsed() < WARM {}
 }
 
-/// Runs a program in a folder with nothing cached; how long it takes.
-pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Duration {
+/// Begins a measurement: nothing cached, and the processor awake.
+pub fn begin() -> Instant {
     forget();
     warm_up();
-    let begun = Instant::now();
+    Instant::now()
+}
+
+/// Runs a program in a folder with nothing cached; how long it takes.
+pub fn run(folder: &Path, program: &str, arguments: &[&str]) -> Duration {
+    let begun = begin();
     let status = Command::new(program).args(arguments).current_dir(folder).stdin(Stdio::null()).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
     begun.elapsed()
@@ -59,9 +64,7 @@ pub fn has_zstd() -> bool {
 
 /// copy_file_range(2) of a whole file to a new one, and fsync(2): what a copy by the server costs without anything else.
 pub fn copy_range(from: &Path, to: &Path) -> Duration {
-    forget();
-    warm_up();
-    let begun = Instant::now();
+    let begun = begin();
     let (from, to) = (File::open(from).unwrap(), File::create_new(to).unwrap());
     let mut left = usize::try_from(from.metadata().unwrap().len()).unwrap();
     while left > 0 {
