@@ -12,8 +12,8 @@ use rustix::io::{Errno, pread, pwrite};
 
 use crate::tree::Progress;
 
-/// What the server copies at once: progress is told, and a stop heeded, in between.
-const PIECE: u64 = 16 * 1024 * 1024;
+/// What the server copies at once: progress is told, and a stop heeded, in between. Each costs two round trips besides.
+const PIECE: u64 = 128 * 1024 * 1024;
 /// What is read and written at once.
 const BUFFER: u64 = 256 * 1024;
 /// In a file of this size it costs fewer round trips to read it than to ask where its holes are.
