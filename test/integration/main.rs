@@ -13,6 +13,7 @@ mod creating;
 mod dead_servers;
 mod deleting;
 mod inline;
+mod large_trees;
 mod listing;
 mod observing;
 mod process;
