@@ -21,9 +21,6 @@ const SAMPLES: usize = 3;
 const LARGE_SAMPLES: usize = 7;
 /// The same for deletes, which do what `rm` does: what there is between them is less than one time differs from the next.
 const MANY_SAMPLES: usize = 15;
-/// In one directory far away a delete and `rm` both wait for the server's answers one after the other, since the kernel
-/// changes one name of a directory at a time. They take the same time, and the medians differ so much by chance.
-const THE_SAME: f64 = 1.02;
 /// Numbers of workers that are compared.
 const CREWS: [usize; 6] = [8, 16, DEFAULT_WORKERS, 32, 48, 64];
 const NONE: f64 = f64::INFINITY;
@@ -136,12 +133,7 @@ async fn large(report: &mut Report, site: &mut Site) {
     {
         let what = format!("{what}, {at}");
         let is_bounded = site.place.has_reflinks && !what.starts_with("restore");
-        let run = &cold[index].operations;
-        if !site.place.has_reflinks && site.place.has_latency {
-            // Each takes 1 ms; how many there are is another matter, told below.
-            let others = (run.sum() - run.of("COPY")) as f64;
-            report.ratio(&what, "copy_file_range, fsync, round trips", "ms", time, range + others, 1.1);
-        } else if !site.place.has_reflinks {
+        if !site.place.has_reflinks {
             report.ratio(&what, "copy_file_range + fsync", "ms", time, range, 1.1);
         } else if is_bounded && !site.place.has_latency {
             report.at_most(&what, "ms", time, 50.0);
@@ -215,11 +207,7 @@ async fn files(report: &mut Report, site: &Site, shape: Shape) -> Bare {
     let [removed, delete] = [removed, delete].map(crate::median);
 
     let at = format!("{}, {}", shape.name, site.name());
-    let [of_copy, of_delete] = match site.place.has_latency {
-        true if is_tree_far_away => [0.1, 0.2],
-        true => [1.0, THE_SAME],
-        false => [1.0, 1.0],
-    };
+    let [of_copy, of_delete] = if is_tree_far_away { [0.1, 0.2] } else { [1.0, 1.0] };
     for (what, time) in [("clone", clone), ("snapshot", snapshot), ("restore", restore)] {
         report.ratio(&format!("{what}, {at}"), "cp -a", "s", seconds(time), seconds(copied), of_copy);
     }
