@@ -9,6 +9,7 @@ use crate::kit::driver::Driver;
 use crate::kit::requests::{create, delete};
 use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
+use crate::trees::descend;
 
 fn trash_is_empty() {
     wait_for("the trash to be emptied", Duration::from_secs(30), || names(".nfs-csi/trash").is_empty().then_some(()));
@@ -154,13 +155,7 @@ async fn a_tree_deeper_than_a_path_may_be_long_is_freed() {
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;
     let id = controller.create_volume(create("pvc-deep", &[])).await.unwrap().into_inner().volume.unwrap().volume_id;
-    let mut at = std::fs::File::open(on_server("pvc-deep")).unwrap();
-    for _ in 0..400 {
-        let name = "a-directory-with-a-long-name";
-        nix::sys::stat::mkdirat(&at, name, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        at = nfs_csi::beneath::open_dir(&at, name).unwrap().into();
-    }
-    drop(at);
+    descend(&on_server("pvc-deep"), "a-directory-with-a-long-name", 400, true);
     controller.delete_volume(delete(&id)).await.unwrap();
     trash_is_empty();
 }

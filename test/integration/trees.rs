@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, lgetxattr, llistxattr,
-    lsetxattr, makedev, mknodat, utimensat,
+    lsetxattr, makedev, mkdirat, mknodat, utimensat,
 };
 
 /// All that is kept of an entry besides its content.
@@ -182,5 +184,16 @@ pub fn assert_same_but(before: &Entries, source: &Path, target: &Path, forget: i
         }
         let is_special = |kind: std::fs::FileType| kind.is_fifo() || kind.is_socket();
         assert_eq!(is_special(from_stat.file_type()), is_special(to_stat.file_type()));
+    }
+}
+
+/// Goes down so many directories of one name, each in the one before; makes them if it is to.
+pub fn descend(root: &Path, name: &str, depth: usize, make: bool) {
+    let mut at = OwnedFd::from(File::open(root).unwrap());
+    for _ in 0..depth {
+        if make {
+            mkdirat(&at, name, Mode::RWXU).unwrap();
+        }
+        at = nfs_csi::beneath::open_dir(&at, name).unwrap();
     }
 }

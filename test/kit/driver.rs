@@ -105,6 +105,11 @@ impl Driver {
         resident_bytes(self.pid())
     }
 
+    /// The most that was resident of the driver and its workers since each began, in bytes.
+    pub fn most_resident_bytes(&self) -> u64 {
+        memory(self.pid(), "VmHWM:")
+    }
+
     /// What it logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -164,12 +169,17 @@ fn workers(driver: u32) -> Vec<u32> {
 
 /// Resident memory of a driver and its workers, in bytes.
 pub fn resident_bytes(driver: u32) -> u64 {
-    let resident = |pid: u32| -> u64 {
+    memory(driver, "VmRSS:")
+}
+
+/// What /proc/PID/status tells of the memory of a driver and its workers, in bytes.
+fn memory(driver: u32, what: &str) -> u64 {
+    let of_process = |pid: u32| -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let line = status.lines().find(|line| line.starts_with(what));
         line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0) * 1024
     };
-    workers(driver).into_iter().map(resident).sum::<u64>() + resident(driver)
+    workers(driver).into_iter().map(of_process).sum::<u64>() + of_process(driver)
 }
 
 /// Connects to a driver's unix socket.
