@@ -187,6 +187,15 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
     staging_retention: Duration,
 
+    /// A name of this cluster, of letters, digits and '-': it is noted in the record of each volume and snapshot, so that
+    /// several clusters can share an export and know what is whose
+    #[arg(long, env = "NFS_CSI_CLUSTER_ID", value_parser = cluster_id)]
+    cluster_id: Option<String>,
+
+    /// List only volumes and snapshots of this cluster (with --cluster-id); those that have no cluster are left out too
+    #[arg(long, env = "NFS_CSI_LIST_OWN_ONLY", requires = "cluster_id")]
+    list_own_only: bool,
+
     /// Threads that copy or remove the trees of one share at a time, for all operations together
     #[arg(long, env = "NFS_CSI_TREE_WORKERS", default_value_t = 24, value_parser = clap::value_parser!(u16).range(1..=256))]
     tree_workers: u16,
@@ -398,6 +407,8 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             default_on_delete: flags.default_ondelete_policy,
             default_permissions: flags.mount_permissions,
             shares: flags.exports,
+            cluster: flags.cluster_id.filter(|name| !name.is_empty()),
+            lists_own: flags.list_own_only,
         },
         working_mount_dir: flags.working_mount_dir,
         limits: Limits {
@@ -451,6 +462,14 @@ fn driver_name(text: &str) -> Result<String, String> {
         return Ok(text.into());
     }
     Err("a driver name has at most 63 letters, digits, '-' and '.', and begins and ends with a letter or digit".into())
+}
+
+/// A name that can stand in the name of a folder: at most 63 characters of a label, without a dot.
+fn cluster_id(text: &str) -> Result<String, String> {
+    if text.is_empty() || (is_word(text) && !text.contains(['_', '.'])) {
+        return Ok(text.into());
+    }
+    Err("a cluster's name has at most 63 letters, digits and '-', and begins and ends with a letter or digit".into())
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {

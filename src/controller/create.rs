@@ -134,6 +134,7 @@ pub(super) struct Plan {
     on_delete: OnDelete,
     on_delete_given: bool,
     trash_retention: Option<Duration>,
+    owner: Option<String>,
 }
 
 impl Plan {
@@ -154,6 +155,7 @@ impl Plan {
             trash_retention: parameters.trash_retention,
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
+            owner: settings.cluster.clone(),
             attributes: Attributes {
                 mode: parameters.permissions.or(settings.default_permissions).map(Mode::bits),
                 uid: parameters.owner.uid,
@@ -217,6 +219,7 @@ impl Plan {
             gid: self.attributes.gid,
             source: self.source.as_ref().map(Source::recorded),
             trash_retention: self.trash_retention.map(|retention| retention.as_secs()),
+            owner: self.owner.clone(),
             ..Record::new(self.name.to_string(), self.subdir.clone())
         }
     }

@@ -54,6 +54,10 @@ pub struct Settings {
     pub tree_workers: usize,
     /// The exports that are listed although no call named them yet.
     pub shares: Vec<Share>,
+    /// The cluster that the controller makes volumes for, noted in their records; none: it has no name.
+    pub cluster: Option<String>,
+    /// Whether only what is this cluster's is listed.
+    pub lists_own: bool,
 }
 
 /// The controller of one driver.

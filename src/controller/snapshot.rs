@@ -121,7 +121,8 @@ impl Controller {
             let name = StagingName::snapshot(&key, &text);
             let (share, origin) = (request.share.clone(), request.volume.share().clone());
             let options = request.options.clone();
-            let taking = Taking { request, key, staging: name.clone(), progress };
+            let owner = controller.settings.cluster.clone();
+            let taking = Taking { request, key, owner, staging: name.clone(), progress };
             let work = move |export: &Export, origin: &Export| taking.carry_out(export, origin);
             controller.on_trees([&share, &origin], [&options[0], &options[1]], &name, work).await
         };
@@ -156,6 +157,7 @@ impl Controller {
 struct Taking {
     request: CreateSnapshot,
     key: RecordKey,
+    owner: Option<String>,
     staging: StagingName,
     progress: Arc<Progress>,
 }
@@ -169,7 +171,10 @@ impl Taking {
         let (directory, size_bytes) = open_volume(origin, volume)?
             .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
         let name = self.request.name.to_string();
-        let manifest = Manifest::new(name, volume.to_string(), size_bytes, self.request.format);
+        let manifest = Manifest {
+            owner: self.owner.clone(),
+            ..Manifest::new(name, volume.to_string(), size_bytes, self.request.format)
+        };
         let staged = export.stage(&self.staging, 0)?;
         self.copy(export, &directory, &staged)?;
         let manifest = Manifest { files: self.progress.files(), bytes: self.progress.bytes(), ..manifest };

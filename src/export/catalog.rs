@@ -70,6 +70,9 @@ pub struct Record {
     pub trash_retention: Option<u64>,
     /// When the record was first written, in seconds since 1970.
     pub created_at: u64,
+    /// The cluster whose driver made the volume (`--cluster-id`); none where it has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl Record {
@@ -92,6 +95,7 @@ impl Record {
             inode: None,
             trash_retention: None,
             created_at: now,
+            owner: None,
         }
     }
 }

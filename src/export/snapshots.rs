@@ -52,6 +52,17 @@ pub struct Manifest {
     pub files: u64,
     /// How many bytes are in them.
     pub bytes: u64,
+    /// How many entries of the volume vanished while it was copied, and are not in the snapshot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub vanished: u64,
+    /// The cluster whose driver took the snapshot (`--cluster-id`); none where it has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Manifest {
@@ -60,7 +71,18 @@ impl Manifest {
     pub fn new(name: String, source_volume: String, size_bytes: u64, kept_as: SnapshotFormat) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        Self { format: FORMAT, name, source_volume, size_bytes, created_at, kept_as, files: 0, bytes: 0 }
+        Self {
+            format: FORMAT,
+            name,
+            source_volume,
+            size_bytes,
+            created_at,
+            kept_as,
+            files: 0,
+            bytes: 0,
+            vanished: 0,
+            owner: None,
+        }
     }
 }
 

@@ -64,7 +64,7 @@ impl controller_server::Controller for Service {
         self.calls
             .answer("CreateVolume", &request.name, async {
                 let checked = request::create_volume(&request, patience).map_err(status)?;
-                let volume = self.controller.create(checked).await.map_err(status)?;
+                let volume = Box::pin(self.controller.create(checked)).await.map_err(status)?;
                 Ok(CreateVolumeResponse { volume: Some(created(&volume, &request)) })
             })
             .await
