@@ -49,6 +49,23 @@ impl Layout {
     }
 }
 
+/// Those of them in which trees are worked on, open in the mount for that.
+#[derive(Debug)]
+pub(super) struct TreeLayout {
+    pub(super) trash: OwnedFd,
+}
+
+impl TreeLayout {
+    /// Opens the folders, which are there.
+    pub(super) fn open(export: &Export) -> Result<Self, ExportError> {
+        let open = |name: &str| {
+            descend(export.tree_root(), &[RESERVED, name], None)
+                .map_err(|(name, errno)| export.failed("open the folder", name, errno))
+        };
+        Ok(Self { trash: open(TRASH)? })
+    }
+}
+
 /// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.
 fn keep_private(folder: &OwnedFd) -> nix::Result<()> {
     let others = Mode::S_IRWXG | Mode::S_IRWXO;

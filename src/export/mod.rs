@@ -1,4 +1,8 @@
-//! An NFS export as the controller holds it: mounted once, its own folder `.nfs-csi` on it, and the records there.
+//! An NFS export as the controller holds it: mounted, its own folder `.nfs-csi` on it, and the records there.
+//!
+//! It is mounted twice. Through one mount names are looked up, and each time the server is asked (`lookupcache=none`):
+//! other controllers work on the same export, and what is decided by must not be what this client remembers. Through the
+//! other one trees are copied and removed, where a question for each name would double the work.
 //!
 //! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a
 //! bounded number of threads an export, with `softerr` on the mount, so that a dead server ends in an error.
@@ -23,7 +27,7 @@ use nix::fcntl::OFlag;
 use tokio::sync::Semaphore;
 
 pub use self::error::ExportError;
-use self::layout::Layout;
+use self::layout::{Layout, TreeLayout};
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
@@ -48,17 +52,45 @@ pub struct Export {
     share: Share,
     options: Options,
     version: String,
-    mount_point: PathBuf,
-    root: OwnedFd,
+    /// Where names are looked up.
+    names: Mounted,
+    /// Where trees are worked on; none: in the same mount.
+    trees: Option<Mounted>,
     layout: OnceLock<Layout>,
+    tree_layout: OnceLock<TreeLayout>,
+    shared: Arc<Shared>,
+    plain_lists: PlainLists,
+    used: Mutex<Instant>,
+    is_used: AtomicBool,
+}
+
+/// One mount of an export.
+#[derive(Debug)]
+struct Mounted {
+    point: PathBuf,
+    root: OwnedFd,
+}
+
+/// What all mounts of one share have in common, however they are made.
+#[derive(Debug)]
+struct Shared {
     calls: Arc<Semaphore>,
     background: Arc<Semaphore>,
     trees: Arc<Semaphore>,
     effort: Effort,
-    plain_lists: PlainLists,
-    used: Mutex<Instant>,
-    is_used: AtomicBool,
     stripes: Vec<Mutex<()>>,
+}
+
+impl Shared {
+    fn new(effort: Effort) -> Arc<Self> {
+        Arc::new(Self {
+            calls: Arc::new(Semaphore::new(CALLS)),
+            background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            trees: Arc::new(Semaphore::new(TREES)),
+            effort,
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+        })
+    }
 }
 
 impl Export {
@@ -66,25 +98,22 @@ impl Export {
         share: Share,
         options: Options,
         version: String,
-        mount_point: PathBuf,
-        root: OwnedFd,
-        effort: Effort,
+        names: Mounted,
+        trees: Option<Mounted>,
+        shared: Arc<Shared>,
     ) -> Self {
         Self {
             share,
             options,
             version,
-            mount_point,
-            root,
+            names,
+            trees,
             layout: OnceLock::new(),
-            calls: Arc::new(Semaphore::new(CALLS)),
-            background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
-            trees: Arc::new(Semaphore::new(TREES)),
-            effort,
+            tree_layout: OnceLock::new(),
+            shared,
             plain_lists: PlainLists::default(),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
-            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
         }
     }
 
@@ -97,9 +126,8 @@ impl Export {
         let table = Table::read().map_err(std::io::Error::other)?;
         let mount = table.at(path).filter(|mount| mount.is_nfs()).ok_or_else(not_nfs)?;
         let share = mount.source.to_str().and_then(|source| source.parse().ok()).ok_or_else(not_nfs)?;
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let root = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?;
-        Ok(Self::new(share, Options::default(), String::new(), path.to_owned(), root, Effort::default()))
+        let names = Mounted::open(path.to_owned())?;
+        Ok(Self::new(share, Options::default(), String::new(), names, None, Shared::new(Effort::default())))
     }
 
     /// Whether this is the first call of this function: the moment to look what an earlier process left.
@@ -125,10 +153,15 @@ impl Export {
         &self.version
     }
 
-    /// The share's top directory.
+    /// The share's top directory, where names are looked up.
     #[must_use]
     pub fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+        self.names.root.as_fd()
+    }
+
+    /// The share's top directory, where trees are worked on: names may be answered from what this client remembers.
+    fn tree_root(&self) -> BorrowedFd<'_> {
+        self.trees.as_ref().unwrap_or(&self.names).root.as_fd()
     }
 
     /// Runs work that may wait for the server, when a place is free.
@@ -141,7 +174,7 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.calls), work).await
+        self.run_in(Arc::clone(&self.shared.calls), work).await
     }
 
     /// The same for work that nobody waits for.
@@ -154,7 +187,7 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.background), work).await
+        self.run_in(Arc::clone(&self.shared.background), work).await
     }
 
     /// The same for work on a whole tree, which may take hours.
@@ -167,7 +200,7 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.trees), work).await
+        self.run_in(Arc::clone(&self.shared.trees), work).await
     }
 
     async fn run_in<T, E, F>(self: &Arc<Self>, places: Arc<Semaphore>, work: F) -> Result<T, E>
@@ -187,7 +220,7 @@ impl Export {
     /// How much is done at once on this export's trees.
     #[must_use]
     pub fn effort(&self) -> &Effort {
-        &self.effort
+        &self.shared.effort
     }
 
     /// The access control lists that need no setting here.
@@ -202,7 +235,7 @@ impl Export {
         let mut hasher = DefaultHasher::new();
         subdir.hash(&mut hasher);
         let stripe = usize::try_from(hasher.finish() % STRIPES as u64).unwrap_or_default();
-        let _alone = self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.shared.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner);
         work()
     }
 
@@ -211,7 +244,7 @@ impl Export {
     /// # Errors
     /// Where the server does not answer.
     pub fn available_bytes(&self) -> Result<u64, ExportError> {
-        let stat = nix::sys::statvfs::fstatvfs(&self.root)
+        let stat = nix::sys::statvfs::fstatvfs(&self.names.root)
             .map_err(|errno| self.failed("ask for the free space of", ".", errno))?;
         Ok(stat.blocks_available() * stat.fragment_size())
     }
@@ -223,6 +256,16 @@ impl Export {
         }
         let layout = Layout::open(self)?;
         Ok(self.layout.get_or_init(|| layout))
+    }
+
+    /// The folders of the driver's own in which trees are worked on.
+    fn tree_layout(&self) -> Result<&TreeLayout, ExportError> {
+        if let Some(layout) = self.tree_layout.get() {
+            return Ok(layout);
+        }
+        self.layout()?;
+        let layout = TreeLayout::open(self)?;
+        Ok(self.tree_layout.get_or_init(|| layout))
     }
 
     /// The error of a call on `path` below the share.
@@ -248,11 +291,25 @@ impl Export {
         ExportError::Archive { what: what.into(), share: self.share.to_string(), error }
     }
 
+    /// Where it is mounted.
+    fn mount_points(&self) -> Vec<PathBuf> {
+        [Some(&self.names), self.trees.as_ref()].into_iter().flatten().map(|mounted| mounted.point.clone()).collect()
+    }
+
     fn touch(&self) {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     fn idle(&self) -> Duration {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
+impl Mounted {
+    /// The mount at `point`. No server is asked (`O_PATH`), so this process does not wait here.
+    fn open(point: PathBuf) -> std::io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open(&point, flags, nix::sys::stat::Mode::empty())?;
+        Ok(Self { point, root })
     }
 }

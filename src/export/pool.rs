@@ -3,20 +3,18 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
-
-use super::{Export, ExportError};
+use super::{Export, ExportError, Mounted, Shared};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
 use crate::mount::private_dir::{PrivateDir, tidy_up, unmount_below};
 use crate::mount::request::MountRequest;
-use crate::mount::workers::{Mounted, Workers};
+use crate::mount::workers::{self as worker, Workers};
 use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 
@@ -32,7 +30,10 @@ pub struct Exports {
     folder: PrivateDir,
     tree_workers: usize,
     mounted: Mutex<HashMap<Key, Arc<Export>>>,
+    shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
+    /// How many mounts were made: no two have one mount point, so that a late unmount takes nobody else's.
+    mounts: AtomicU64,
 }
 
 /// One mount: a share, reached in one way.
@@ -55,7 +56,9 @@ impl Exports {
             folder: PrivateDir::create(place)?,
             tree_workers,
             mounted: Mutex::default(),
+            shared: Mutex::default(),
             jobs: Arc::default(),
+            mounts: AtomicU64::new(0),
         });
         tokio::spawn(give_back_unused(Arc::downgrade(&exports)));
         Ok(exports)
@@ -75,9 +78,7 @@ impl Exports {
         // Many calls may want the same export first: they wait for one mount.
         let name = format!("{:016x}", hasher.finish());
         let exports = Arc::clone(self);
-        let job_name = name.clone();
-        let mounted =
-            self.jobs.run(Job::short(name, "mount", String::new()), async move { exports.mount(key, &job_name).await });
+        let mounted = self.jobs.run(Job::short(name, "mount", String::new()), async move { exports.mount(key).await });
         mounted
             .await
             .unwrap_or_else(|error| {
@@ -117,58 +118,68 @@ impl Exports {
             .map(Arc::clone)
     }
 
-    async fn mount(&self, key: Key, name: &str) -> Result<Arc<Export>, MountError> {
+    async fn mount(&self, key: Key) -> Result<Arc<Export>, MountError> {
         if let Some(export) = self.find(&key.share, &key.options) {
             return Ok(export);
         }
-        let refused = |error: io::Error| MountError::Target {
-            target: format!("(for the export {})", key.share),
-            reason: error.to_string(),
-        };
-        let mount_point = self.folder.mount_point(name).map_err(refused)?;
-        let request = MountRequest {
-            server: key.share.server().to_string(),
-            share: key.share.path().to_string(),
-            subdir: None,
-            target: mount_point.to_string_lossy().into_owned(),
-            options: key.options.clone(),
-            read_only: false,
-            permissions: None,
-        };
-        let version = match self.workers.mount(request.clone()).await? {
-            Mounted::Now { version, .. } => version,
-            // A mount that was given up on and lost its export: it makes place.
-            Mounted::Before(_) => {
-                self.workers.unmount(&request.server, &request.target, false).await?;
-                match self.workers.mount(request.clone()).await? {
-                    Mounted::Now { version, .. } => version,
-                    Mounted::Before(_) => return Err(refused(io::Error::from(io::ErrorKind::ResourceBusy))),
-                }
+        let (names, version) = self.mount_with(&key.share, key.options.for_lookups()).await?;
+        let (trees, _) = match self.mount_with(&key.share, key.options.clone()).await {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                self.unmount(&key.share, std::slice::from_ref(&names.point)).await;
+                return Err(error);
             }
         };
-        // O_PATH asks no server, so this process does not wait here.
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let root = nix::fcntl::open(&mount_point, flags, Mode::empty()).map_err(|errno| refused(errno.into()))?;
         tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
-        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
-        // A share that is mounted in several ways has one bound all the same.
-        let effort =
-            mounted.iter().find(|(other, _)| other.share == key.share).map(|(_, other)| other.effort().clone());
-        let effort = effort.unwrap_or_else(|| Effort::new(self.tree_workers));
-        let export = Export::new(key.share.clone(), key.options.clone(), version, mount_point, root, effort);
+        let shared = self.shared(&key.share);
+        let export = Export::new(key.share.clone(), key.options.clone(), version, names, Some(trees), shared);
         let export = Arc::new(export);
-        mounted.insert(key, Arc::clone(&export));
+        self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
         Ok(export)
     }
 
-    async fn unmount(&self, export: Arc<Export>) {
-        let server = export.share.server().to_string();
-        let target = export.mount_point.to_string_lossy().into_owned();
-        let share = export.share.to_string();
-        drop(export);
-        match self.workers.unmount(&server, &target, true).await {
-            Ok(()) => tracing::info!(share, "export unmounted"),
-            Err(error) => tracing::warn!(share, %error, "cannot unmount the export"),
+    /// What all mounts of a share have in common, those that were forgotten and are still in use too.
+    fn shared(&self, share: &Share) -> Arc<Shared> {
+        let mut all = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, shared| shared.strong_count() > 0);
+        if let Some(shared) = all.get(share).and_then(Weak::upgrade) {
+            return shared;
+        }
+        let shared = Shared::new(Effort::new(self.tree_workers));
+        all.insert(share.clone(), Arc::downgrade(&shared));
+        shared
+    }
+
+    /// Mounts a share in the driver's folder; gives the NFS version too.
+    async fn mount_with(&self, share: &Share, options: Options) -> Result<(Mounted, String), MountError> {
+        let refused = |error: io::Error| MountError::Target {
+            target: format!("(for the export {share})"),
+            reason: error.to_string(),
+        };
+        let name = self.mounts.fetch_add(1, Ordering::Relaxed).to_string();
+        let point = self.folder.mount_point(&name).map_err(refused)?;
+        let request = MountRequest {
+            server: share.server().to_string(),
+            share: share.path().to_string(),
+            subdir: None,
+            target: point.to_string_lossy().into_owned(),
+            options,
+            read_only: false,
+            permissions: None,
+        };
+        match self.workers.mount(request).await? {
+            worker::Mounted::Now { version, .. } => Ok((Mounted::open(point).map_err(refused)?, version)),
+            worker::Mounted::Before(_) => Err(refused(io::Error::from(io::ErrorKind::ResourceBusy))),
+        }
+    }
+
+    async fn unmount(&self, share: &Share, points: &[PathBuf]) {
+        let server = share.server().to_string();
+        for point in points {
+            match self.workers.unmount(&server, &point.to_string_lossy(), true).await {
+                Ok(()) => tracing::debug!(%share, "export unmounted"),
+                Err(error) => tracing::warn!(%share, %error, "cannot unmount the export"),
+            }
         }
     }
 
@@ -179,12 +190,15 @@ impl Exports {
             mounted.extract_if(|_, export| is_unused(export)).map(|(_, export)| export).collect()
         };
         for export in unused {
-            self.unmount(export).await;
+            let (share, points) = (export.share.clone(), export.mount_points());
+            drop(export);
+            self.unmount(&share, &points).await;
+            tracing::info!(%share, "export unmounted");
         }
     }
 }
 
-async fn give_back_unused(exports: std::sync::Weak<Exports>) {
+async fn give_back_unused(exports: Weak<Exports>) {
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
         let Some(exports) = exports.upgrade() else { return };

@@ -283,7 +283,7 @@ impl Export {
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
     pub fn free(&self, name: &str) -> Result<(), ExportError> {
-        remove::tree(&self.layout()?.trash, name, self.effort()).map_err(|(entry, errno)| {
+        remove::tree(&self.tree_layout()?.trash, name, self.effort()).map_err(|(entry, errno)| {
             self.failed("remove", format!("trash/{name}: {}", entry.to_string_lossy()), errno)
         })
     }

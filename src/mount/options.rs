@@ -244,13 +244,20 @@ impl Options {
         self.has("mountaddr")
     }
 
-    /// The options for the controller's own mount of the share: only what says how the server is reached, and a dead
-    /// server gives errors.
+    /// The options for the controller's own mount of the share, through which it works on trees: only what says how the
+    /// server is reached, and a dead server gives errors.
     #[must_use]
     pub fn for_controller(&self) -> Self {
         let reach = self.0.iter().filter(|word| word.reader() == Some(Reader::Reach)).cloned().collect();
         // These are words of the table; a test sees that they get through.
         Self(reach).merged(Self::parse(["softerr,timeo=30,retrans=2,nolock"]).unwrap_or_default())
+    }
+
+    /// The options for the controller's other mount, through which it looks names up: the server is asked for each of them,
+    /// and one that does not answer is an error. (`softerr` would do with what the client remembers.)
+    #[must_use]
+    pub fn for_lookups(&self) -> Self {
+        self.for_controller().merged(Self::parse(["soft,lookupcache=none"]).unwrap_or_default())
     }
 
     fn read<I, S>(items: I, secret: bool) -> Result<Self, OptionError>
@@ -719,6 +726,13 @@ mod tests {
         let kept = "vers=4.1,sec=krb5,xprtsec=tls,proto=tcp,port=1,mountport=2,nconnect=4,noresvport,rsize=8192,\
                     softerr,timeo=30,retrans=2,nolock";
         assert_eq!(parse(words).for_controller().to_string(), kept);
+        let lookups = kept.replace("softerr", "soft") + ",lookupcache=none";
+        let sorted = |options: &str| {
+            let mut words: Vec<String> = options.split(',').map(str::to_owned).collect();
+            words.sort_unstable();
+            words
+        };
+        assert_eq!(sorted(&parse(words).for_lookups().to_string()), sorted(&lookups));
     }
 
     #[test]
