@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fgetxattr,
-    flistxattr, fsetxattr, fstat, futimens, utimensat,
+    flistxattr, fremovexattr, fsetxattr, fstat, futimens, utimensat,
 };
 use rustix::io::{Errno, Result};
 
@@ -159,7 +159,7 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
 }
 
 /// Gives extended attributes to an open file or directory; where its file system has none, that is no error.
-pub fn set_xattrs(entry: impl AsFd, xattrs: &[Xattr]) -> Result<()> {
+pub fn set_xattrs<'a>(entry: impl AsFd, xattrs: impl IntoIterator<Item = &'a Xattr>) -> Result<()> {
     for (name, value) in xattrs {
         match fsetxattr(&entry, name, value, XattrFlags::empty()) {
             Ok(()) | Err(Errno::NOTSUP) => {}
@@ -167,6 +167,26 @@ pub fn set_xattrs(entry: impl AsFd, xattrs: &[Xattr]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives an open file these users' attributes and no others.
+pub fn replace_user_xattrs(file: impl AsFd, wanted: &[Xattr]) -> Result<()> {
+    let has = xattrs(&file)?;
+    for (name, _) in has.iter().filter(|xattr| is_user(xattr)) {
+        if !wanted.iter().any(|(other, _)| other == name) {
+            match fremovexattr(&file, name.as_c_str()) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    set_xattrs(file, wanted.iter().filter(|xattr| is_user(xattr) && !has.contains(xattr)))
+}
+
+/// Whether it is a user's own; all others that are kept are access control lists.
+#[must_use]
+pub fn is_user((name, _): &Xattr) -> bool {
+    name.to_bytes().starts_with(USER)
 }
 
 /// Whether an extended attribute goes where its entry goes.

@@ -3,17 +3,22 @@
 pub mod archive;
 pub mod attributes;
 pub mod copy;
+pub mod count;
 pub mod effort;
 pub mod make;
 pub mod remove;
 mod walk;
 
+use std::ffi::CStr;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
+use rustix::fs::Stat;
 use thiserror::Error;
+
+use crate::volume::subdir::RESERVED;
 
 /// Why the work on a tree ended.
 #[derive(Clone, Debug, Error)]
@@ -27,15 +32,51 @@ pub struct TreeError {
     pub errno: Errno,
 }
 
-/// How far the work on a tree has come. Others read it while the work goes on.
+impl TreeError {
+    /// Whether a source that does not change lacks an entry.
+    #[must_use]
+    pub fn is_lack(&self) -> bool {
+        self.what == copy::LACKS
+    }
+}
+
+/// Whether a directory of a source is the driver's own folder on the target's share, which has the number `own`.
+fn is_own(name: &CStr, stat: &Stat, own: Option<u64>) -> bool {
+    own == Some(stat.st_ino) && name.to_bytes() == RESERVED.as_bytes()
+}
+
+/// Whether the source of a copy may change while it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A volume in use: an entry that is removed before its turn is left out and counted ([`Progress::miss`]).
+    Live,
+    /// A snapshot, which never changes: an entry that is missing is an error.
+    Frozen,
+}
+
+/// How far the work on a tree has come, and whether to stop it. Other threads read and stop it while the work runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     files: AtomicU64,
     bytes: AtomicU64,
+    vanished: AtomicU64,
+    stopped: AtomicBool,
+    asked: AtomicBool,
 }
 
 impl Progress {
-    /// Notes entries of whatever kind that are done, and the bytes that were in them.
+    /// Notes that the work was asked for, by whoever cannot wait for it here.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was since this was asked last.
+    #[must_use]
+    pub fn take_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Adds entries of whatever kind that are done, and the bytes that were in them.
     pub fn add(&self, files: u64, bytes: u64) {
         self.files.fetch_add(files, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -52,11 +93,56 @@ impl Progress {
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
+
+    /// Counts an entry of the source that was gone when its turn came. A directory counts at
+    /// least once, whatever was in it.
+    pub fn miss(&self) {
+        self.vanished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Entries of the source that were gone when their turn came.
+    #[must_use]
+    pub fn vanished(&self) -> u64 {
+        self.vanished.load(Ordering::Relaxed)
+    }
+
+    /// Ends the work at its next entry or its next piece of a file, with ECANCELED.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the work is to end.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
 }
 
 impl fmt::Display for Progress {
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} files, {:.1} MiB so far", self.files(), self.bytes() as f64 / f64::from(1 << 20))
+        write!(f, "{} files, {:.1} MiB so far", self.files(), self.bytes() as f64 / f64::from(1 << 20))?;
+        match self.vanished() {
+            0 => Ok(()),
+            vanished => write!(f, ", {vanished} vanished before their turn"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_names_what_vanished_only_if_something_did() {
+        let progress = Progress::default();
+        progress.add(2, 3 << 19);
+        assert_eq!(progress.to_string(), "2 files, 1.5 MiB so far");
+        progress.miss();
+        progress.miss();
+        assert_eq!(progress.to_string(), "2 files, 1.5 MiB so far, 2 vanished before their turn");
+        assert!(!progress.is_stopped());
+        progress.stop();
+        assert!(progress.is_stopped());
     }
 }

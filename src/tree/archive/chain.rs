@@ -110,6 +110,16 @@ impl<T> Chain<T> {
 
     /// Opens any directory below the root, however long its path, as a place to work from.
     pub(super) fn open(&self, path: &[u8]) -> Result<OwnedFd> {
+        self.open_as(path, OFlag::O_PATH)
+    }
+
+    /// The same to read it: NFS asks the server for it then.
+    pub(super) fn open_to_read(&self, path: &[u8]) -> Result<OwnedFd> {
+        self.open_as(path, OFlag::O_RDONLY)
+    }
+
+    fn open_as(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd> {
+        let flags = flags | OFlag::O_DIRECTORY;
         let mut at = None;
         let mut rest = path;
         while !rest.is_empty() {
@@ -118,10 +128,11 @@ impl<T> Chain<T> {
                 Some(piece) => piece.iter().rposition(|&byte| byte == b'/').ok_or(Errno::ENAMETOOLONG)?,
             };
             let from = at.as_ref().unwrap_or(&self.root);
-            at = Some(beneath::open_dir(from, OsStr::from_bytes(&rest[..end]))?);
+            let flags = if end == rest.len() { flags } else { OFlag::O_PATH | OFlag::O_DIRECTORY };
+            at = Some(beneath::open(from, OsStr::from_bytes(&rest[..end]), flags, Mode::empty())?);
             rest = rest.get(end + 1..).unwrap_or_default();
         }
-        at.map_or_else(|| beneath::open_dir(&self.root, "."), Ok)
+        at.map_or_else(|| beneath::open(&self.root, ".", flags, Mode::empty()), Ok)
     }
 }
 

@@ -42,12 +42,17 @@ impl Links {
         let (at, is_last) = (file.path, file.left == 0);
         let first = self.path(at).to_vec();
         if is_last {
-            self.files.remove(&inode);
-            if self.files.is_empty() {
-                self.paths.clear();
-            }
+            self.forget(inode);
         }
         Name::Further(first)
+    }
+
+    /// Forgets a file that is not in the archive after all.
+    pub(super) fn forget(&mut self, inode: u64) {
+        self.files.remove(&inode);
+        if self.files.is_empty() {
+            self.paths.clear();
+        }
     }
 
     /// A file whose path has no place any more is archived once more under each name.
@@ -85,6 +90,8 @@ mod tests {
         assert!(links.files.is_empty() && links.paths.is_empty());
         // A name that came meanwhile: of what was archived no more is known.
         assert_eq!(links.note(1, 4, b"e"), Name::First);
+        links.forget(1);
+        assert_eq!(links.note(1, 4, b"f"), Name::First);
     }
 
     #[test]

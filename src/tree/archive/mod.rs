@@ -9,7 +9,9 @@
 //! with the record `NFSCSI.type=socket`, which other programs pass over.
 
 mod chain;
+mod head;
 mod links;
+mod listing;
 mod member;
 mod number;
 mod pax;
@@ -31,7 +33,7 @@ use thiserror::Error;
 
 pub use self::read::{Limits, read};
 pub use self::write::write;
-use crate::tree::TreeError;
+use crate::tree::{Progress, TreeError};
 
 /// The unit of a tar archive, in bytes.
 const BLOCK: usize = 512;
@@ -143,6 +145,11 @@ impl<T, E: Reason> At<T> for Result<T, E> {
     fn at(self, what: &'static str, path: &[u8]) -> Result<T, ArchiveError> {
         self.map_err(|reason| ArchiveError::tree(what, path, reason.errno()))
     }
+}
+
+/// Ends the work at an entry if it was stopped.
+fn check(progress: &Progress, what: &'static str, path: &[u8]) -> Result<(), ArchiveError> {
+    if progress.is_stopped() { Err(ArchiveError::tree(what, path, Errno::ECANCELED)) } else { Ok(()) }
 }
 
 /// A name as an error shows it: a hostile one may be megabytes long.

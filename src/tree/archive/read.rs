@@ -1,9 +1,9 @@
 //! From an archive to a tree.
 //!
-//! Where an earlier, killed run left part of the tree, this one takes its place: a member that is there already is
-//! removed and made anew, never written through, so that neither a link nor another name of the same file passes the
-//! data on. Directories stay and are filled up. A member's directory is opened beneath the target, component by
-//! component, and a link on the way ends the restore.
+//! The target is empty, and nothing else writes there. An archive may name a member twice: the later one takes the place
+//! of the earlier, which is removed and never written through, so that neither a link nor another name of the same file
+//! passes the data on. Directories stay and are filled up. A member's directory is opened beneath the target, component
+//! by component, and a link on the way ends the restore.
 //!
 //! Files get their attributes when their data is on the server. A directory gets its own when the work leaves it, and
 //! again if a later member leads back into it: whatever the order of the members, all have the right times in the end,
@@ -26,7 +26,7 @@ use super::member::{self, Kind, Member, Name};
 use super::space::Space;
 use super::sparse::Piece;
 use super::stream::Stream;
-use super::{ArchiveError, At as _, CHUNK, Reason};
+use super::{ArchiveError, At as _, CHUNK, Reason, check};
 use crate::beneath;
 use crate::tree::Progress;
 use crate::tree::attributes::{Attributes, Xattr, set_xattrs};
@@ -45,6 +45,7 @@ const XATTR_OVERHEAD: usize = 64;
 /// So many zeroes, where they are aligned, become a hole: the smallest block of the file systems behind NFS.
 const HOLE: usize = 4096;
 const ZEROES: [u8; HOLE] = [0; HOLE];
+const CONTINUE: &str = "continue unpacking";
 
 /// What an archive may do.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,17 +54,18 @@ pub struct Limits {
     pub devices: bool,
 }
 
-/// Unpacks `archive` into the directory `target`, which gets the attributes of the archive's root. Compressed with zstd,
-/// with gzip, or not at all: its first bytes tell.
+/// Unpacks `archive` into the directory `target`, which gets the attributes of the archive's root: made for this call,
+/// and empty. Compressed with zstd, with gzip, or not at all: its first bytes tell.
 ///
 /// # Errors
-/// [`ArchiveError`]. What was unpacked until then stays; the same call again begins anew and takes its place.
+/// [`ArchiveError`], with ECANCELED if `progress` was stopped. What was unpacked until then stays.
 pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Progress) -> Result<(), ArchiveError> {
     let mut stream = Stream::new(archive)?;
     let target = chain::open(target, b".").at("open", b"")?;
     let attributes = Attributes::of(&fstat(&target).at("read", b"")?);
     let chain = Chain::new(&target, Wanted { attributes, xattrs: Vec::new() }).at("open", b"")?;
-    let mut restore = Restore { chain, space: Space::new(target)?, limits, waiting: 0, buffer: vec![0; CHUNK] };
+    let space = Space::new(target)?;
+    let mut restore = Restore { chain, space, limits, progress, waiting: 0, buffer: vec![0; CHUNK] };
     while let Some(member) = member::next(&mut stream)? {
         let bytes = restore.member(&mut stream, &member)?;
         progress.add(1, bytes);
@@ -72,10 +74,11 @@ pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Pr
     restore.finish_directory()
 }
 
-struct Restore {
+struct Restore<'a> {
     chain: Chain<Wanted>,
     space: Space,
     limits: Limits,
+    progress: &'a Progress,
     /// What the extended attributes of the directories in the chain take, in bytes.
     waiting: usize,
     buffer: Vec<u8>,
@@ -87,9 +90,10 @@ struct Wanted {
     xattrs: Vec<Xattr>,
 }
 
-impl Restore {
+impl Restore<'_> {
     /// Makes a member; gives the bytes in it.
     fn member(&mut self, stream: &mut Stream<'_>, member: &Member) -> Result<u64, ArchiveError> {
+        check(self.progress, CONTINUE, member.name.bytes())?;
         let Some((parent, own)) = member.name.split() else {
             self.leave_to(0)?;
             self.waiting = 0;
@@ -123,6 +127,7 @@ impl Restore {
         let common = self.chain.names().zip(names()).take_while(|(here, there)| here == there).count();
         self.leave_to(common)?;
         for name in names().skip(common) {
+            check(self.progress, CONTINUE, member.bytes())?;
             let here = self.chain.here().at("open the directory of", member.bytes())?;
             let opened = match chain::open(here, name) {
                 Err(Errno::ENOENT) => {
@@ -148,6 +153,7 @@ impl Restore {
     /// Leaves directories until so many are left below the root.
     fn leave_to(&mut self, depth: usize) -> Result<(), ArchiveError> {
         while self.chain.depth() > depth {
+            check(self.progress, CONTINUE, self.chain.path())?;
             self.finish_directory()?;
             self.chain.leave();
         }
@@ -224,6 +230,7 @@ impl Restore {
         let mut at = piece.offset;
         let mut left = piece.length;
         while left > 0 {
+            check(self.progress, CONTINUE, name)?;
             // Whole chunks begin at multiples of their size, so that holes are found at those of a block.
             let room = CHUNK as u64 - at % CHUNK as u64;
             let length = left.min(room);

@@ -4,8 +4,10 @@
 //! goes on, so that one with a million names takes no more memory than one with a hundred. The one thing that grows with the
 //! tree is the table of hard links (links.rs).
 //!
-//! The tree may change meanwhile. What vanishes before its turn, or becomes something else just then, is left out. A
-//! file is archived with the size that it had when it was opened: cut if it grows, filled up with zeroes if it shrinks.
+//! The tree may change meanwhile. What vanishes before its turn is left out and counted, once the server was asked for it
+//! again; the tree's root may not vanish. A file is archived with the size that it had when it was opened: cut if it
+//! grows, filled up with zeroes if it shrinks. One that is removed while it is read is filled up too, and counted; if
+//! another file has its name by then, that one is archived as well, and takes its place when the archive is read.
 
 use std::ffi::{CString, OsStr};
 use std::io::{self, BufWriter, Write};
@@ -15,47 +17,46 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Stat, fstat, readlinkat, statat};
-use tar::{EntryType, Header};
+use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
+use tar::EntryType;
 use zstd::zstd_safe::CParameter;
 
 use super::chain::Chain;
+use super::head::Head;
 use super::links::{Links, Name};
+use super::listing::{self, Listing, is_gone, is_lost, is_there, look_at};
 use super::sparse::{self, Piece};
-use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, number, padding, pax};
+use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, check, padding};
 use crate::beneath;
-use crate::tree::Progress;
-use crate::tree::attributes::{Attributes, Xattr, xattrs};
+use crate::tree::attributes::xattrs;
+use crate::tree::{Progress, is_own};
 
 const LEVEL: i32 = 3;
 /// Threads that compress, beside the one that reads.
 const WORKERS: u32 = 2;
 /// What each of them takes at a time, in bytes: a few times as much is held for it.
 const SHARE: u32 = 2 * 1024 * 1024;
-/// How much of a directory is read at a time, in bytes.
-const NAMES: usize = 32 * 1024;
-/// What a header's field for a name holds, in bytes.
-const SHORT: usize = 100;
-/// Numbers from here on do not fit the fields that every tar reads.
-const LARGE_SIZE: u64 = 1 << 33;
-const LARGE_ID: u32 = 1 << 21;
-/// Where a tar that knows no pax puts the records, and one that knows no holes the files with holes.
-const RECORDS: &[u8] = b"PaxHeaders/";
-const HOLES: &[u8] = b"GNUSparseFile.0/";
 
 /// Archives all that is in the directory `source`, and its own attributes, as one `.tar.zst`. Gives the archive's size
-/// in bytes. It is not synced: that is for who opened `output`.
+/// in bytes. It is not synced: that is for who opened `output`. `own` is the inode number of the driver's own folder on
+/// the share where the archive is kept: inside of `source` it is left out, for it holds this very archive.
 ///
 /// # Errors
-/// [`ArchiveError::Tree`] for what could not be read or written, [`ArchiveError::Unsupported`] for what could not be
-/// restored again.
-pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Result<u64, ArchiveError> {
+/// [`ArchiveError::Tree`] for what could not be read or written: ESTALE or ENOENT if `source` itself is gone, ECANCELED if
+/// `progress` was stopped. [`ArchiveError::Unsupported`] for what could not be restored again.
+pub fn write(
+    source: impl AsFd,
+    own: Option<u64>,
+    output: impl Write,
+    progress: &Progress,
+) -> Result<u64, ArchiveError> {
     let mut encoder = zstd::Encoder::new(Counted { inner: output, bytes: 0 }, LEVEL).at(WRITE, b"")?;
     encoder.include_checksum(true).at(WRITE, b"")?;
     encoder.multithread(WORKERS).at(WRITE, b"")?;
     encoder.set_parameter(CParameter::JobSize(SHARE)).at(WRITE, b"")?;
     let mut archive = Archive {
         output: BufWriter::with_capacity(CHUNK, encoder),
+        own,
         links: Links::default(),
         file_system: None,
         buffer: vec![0; CHUNK],
@@ -63,13 +64,18 @@ pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Resu
     };
     let mut chain = Chain::new(source, Listing::default()).at("open", b"")?;
     archive.root(&mut chain)?;
-    let mut names = Vec::with_capacity(NAMES);
+    let mut names = Vec::with_capacity(listing::NAMES);
     loop {
-        match next(&mut chain, &mut names)? {
+        match archive.next(&mut chain, &mut names)? {
             Some(name) => archive.entry(&mut chain, &name)?,
             None if chain.leave().is_none() => break,
             None => {}
         }
+    }
+    // Of a tree that is lost as a whole the server says of each entry that it is gone.
+    let root = look_at(chain.here().at("open", b"")?).at("look at", b"")?;
+    if root.stx_nlink == 0 {
+        return Err(ArchiveError::tree("look at", b"", Errno::ESTALE));
     }
     archive.put(&[0; 2 * BLOCK])?;
     let encoder = archive.output.into_inner().map_err(io::IntoInnerError::into_error).at(WRITE, b"")?;
@@ -79,6 +85,9 @@ pub fn write(source: impl AsFd, output: impl Write, progress: &Progress) -> Resu
 }
 
 const WRITE: &str = "write the archive of";
+const CONTINUE: &str = "continue archiving";
+/// How often an entry is looked up that is gone, or another one, each time.
+const LOOKS: u32 = 3;
 
 struct Counted<W> {
     inner: W,
@@ -97,74 +106,15 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-/// How far a directory is read.
-#[derive(Default)]
-struct Listing {
-    names: std::vec::IntoIter<(CString, u64)>,
-    /// Where the kernel goes on behind the last name that was taken.
-    cookie: u64,
-    /// It was closed meanwhile, and the names that were read ahead were dropped with it.
-    closed: bool,
-}
-
-/// The next name in the directory where the work is; `None` at its end, and where it is gone.
-fn next(chain: &mut Chain<Listing>, buffer: &mut Vec<u8>) -> Result<Option<CString>, ArchiveError> {
-    let listing = chain.state();
-    if listing.names.len() == 0 {
-        let resume = std::mem::take(&mut listing.closed).then_some(listing.cookie);
-        let path = chain.path().to_vec();
-        let Some(directory) = unless_gone(chain.here()).at("open", &path)? else { return Ok(None) };
-        if let Some(cookie) = resume {
-            rustix::fs::seek(directory, SeekFrom::Start(cookie)).at("read", &path)?;
-        }
-        let names = unless_gone(read_names(directory, buffer)).at("read", &path)?.unwrap_or_default();
-        chain.state().names = names.into_iter();
-    }
-    let listing = chain.state();
-    let Some((name, cookie)) = listing.names.next() else { return Ok(None) };
-    listing.cookie = cookie;
-    Ok(Some(name))
-}
-
-/// What the kernel gives of a directory at once; nothing at its end.
-fn read_names(directory: impl AsFd, buffer: &mut Vec<u8>) -> rustix::io::Result<Vec<(CString, u64)>> {
-    let mut names = Vec::new();
-    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push((name.to_owned(), entry.next_entry_cookie()));
-        }
-        if entries.is_buffer_empty() && !names.is_empty() {
-            break;
-        }
-    }
-    Ok(names)
-}
-
 struct Archive<'a, W: Write> {
     output: BufWriter<zstd::Encoder<'static, Counted<W>>>,
+    /// The driver's own folder.
+    own: Option<u64>,
     links: Links,
     /// The device of the root.
     file_system: Option<u64>,
     buffer: Vec<u8>,
     progress: &'a Progress,
-}
-
-/// What a header says.
-struct Head<'a> {
-    path: &'a [u8],
-    kind: EntryType,
-    attributes: Attributes,
-    /// What is stored of it, in bytes.
-    size: u64,
-    link: &'a [u8],
-    device: u64,
-    xattrs: &'a [Xattr],
-    /// The size of a file with holes.
-    real_size: Option<u64>,
-    is_socket: bool,
 }
 
 impl<W: Write> Archive<'_, W> {
@@ -178,72 +128,124 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
+    /// The next name in the directory where the work is; `None` at its end, and where it is gone.
+    fn next(&mut self, chain: &mut Chain<Listing>, buffer: &mut Vec<u8>) -> Result<Option<CString>, ArchiveError> {
+        check(self.progress, CONTINUE, chain.path())?;
+        if chain.state().names.len() == 0 {
+            match listing::read_on(chain, buffer) {
+                Ok(names) => chain.state().names = names.into_iter(),
+                Err(errno) if is_gone(errno) && is_lost(chain)? => self.progress.miss(),
+                Err(errno) => return Err(ArchiveError::tree("read", chain.path(), errno)),
+            }
+        }
+        let listing = chain.state();
+        let Some((name, cookie)) = listing.names.next() else { return Ok(None) };
+        listing.cookie = cookie;
+        Ok(Some(name))
+    }
+
+    /// Archives an entry, or leaves it out if it is gone.
     fn entry(&mut self, chain: &mut Chain<Listing>, name: &CString) -> Result<(), ArchiveError> {
         let mut path = chain.path().to_vec();
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(name.to_bytes());
-        let Some(parent) = unless_gone(chain.here()).at("open the directory of", &path)? else {
-            return Ok(());
-        };
-        let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT);
-        let Some(stat) = unless_gone(stat).at("read", &path)? else { return Ok(()) };
-        let head = |kind| Head::new(&path, kind, &stat);
+        let mut before = None;
+        for _ in 0..LOOKS {
+            let gone = match self.entry_as_it_is(chain, name, &path) {
+                Ok(()) => return Ok(()),
+                Err(Unarchived::Gone(errno)) => errno,
+                Err(Unarchived::Failed(error)) => return Err(error),
+            };
+            if before.replace(gone) == Some(Errno::ENOENT) || !is_there(chain)? {
+                before = Some(Errno::ENOENT);
+                break;
+            }
+        }
+        if before == Some(Errno::ESTALE) {
+            // The name is there: it may not be left out.
+            return Err(ArchiveError::tree("look at", &path, Errno::ESTALE));
+        }
+        self.progress.miss();
+        Ok(())
+    }
+
+    fn entry_as_it_is(&mut self, chain: &mut Chain<Listing>, name: &CString, path: &[u8]) -> Result<(), Unarchived> {
+        let parent = chain.here().unless_gone("open the directory of", path)?;
+        let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT).unless_gone("read", path)?;
+        let head = |kind| Head::new(path, kind, &stat);
         let bytes = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return self.directory(chain, name, path),
-            FileType::RegularFile => match open(parent, name, OFlag::O_NONBLOCK).at("open", &path)? {
-                Some(file) => self.file(&file, &path)?,
-                None => return Ok(()),
-            },
-            FileType::Symlink => match unless_gone(readlinkat(parent, name, Vec::new())).at("read", &path)? {
-                Some(target) => self.other(&Head { link: target.as_bytes(), ..head(EntryType::Symlink) }, &stat)?,
-                None => return Ok(()),
-            },
+            FileType::Directory => return self.directory(chain, name, path.to_vec()),
+            FileType::RegularFile => {
+                let file = open(parent, name, OFlag::O_NONBLOCK).unless_gone("open", path)?;
+                self.file(&file, path)?
+            }
+            FileType::Symlink => {
+                let target = readlinkat(parent, name, Vec::new()).unless_gone("read", path)?;
+                self.other(&Head { link: target.as_bytes(), ..head(EntryType::Symlink) }, &stat)?
+            }
             FileType::Fifo => self.other(&head(EntryType::Fifo), &stat)?,
             FileType::Socket => self.other(&Head { is_socket: true, ..head(EntryType::Regular) }, &stat)?,
             FileType::CharacterDevice => self.other(&Head { device: stat.st_rdev, ..head(EntryType::Char) }, &stat)?,
             FileType::BlockDevice => self.other(&Head { device: stat.st_rdev, ..head(EntryType::Block) }, &stat)?,
-            FileType::Unknown => return Err(ArchiveError::unsupported(&path, "of a type that is not known")),
+            FileType::Unknown => return Err(ArchiveError::unsupported(path, "of a type that is not known").into()),
         };
         self.progress.add(1, bytes);
         Ok(())
     }
 
-    fn directory(&mut self, chain: &mut Chain<Listing>, name: &CString, mut path: Vec<u8>) -> Result<(), ArchiveError> {
+    fn directory(&mut self, chain: &mut Chain<Listing>, name: &CString, mut path: Vec<u8>) -> Result<(), Unarchived> {
         if chain.depth() + 1 > DEEPEST {
-            return Err(ArchiveError::unsupported(&path, "below more directories than an archive may have"));
+            let kind = "below more directories than an archive may have";
+            return Err(ArchiveError::unsupported(&path, kind).into());
         }
-        let parent = chain.here().at("open the directory of", &path)?;
-        let Some(directory) = open(parent, name, OFlag::O_DIRECTORY).at("open", &path)? else { return Ok(()) };
-        let stat = fstat(&directory).at("read", &path)?;
-        let xattrs = xattrs(&directory).at("read the extended attributes of", &path)?;
+        let parent = chain.here().unless_gone("open the directory of", &path)?;
+        let directory = open(parent, name, OFlag::O_DIRECTORY).unless_gone("open", &path)?;
+        let stat = fstat(&directory).unless_gone("read", &path)?;
+        if is_own(name, &stat, self.own) {
+            return Ok(());
+        }
+        let xattrs = xattrs(&directory).unless_gone("read the extended attributes of", &path)?;
         path.push(b'/');
         self.head(&Head { xattrs: &xattrs, ..Head::new(&path, EntryType::Directory, &stat) })?;
-        if let Some(closed) = chain.enter(name.to_bytes(), directory, Listing::default()) {
-            *closed = Listing { cookie: closed.cookie, closed: true, ..Listing::default() };
+        let listing = Listing { inode: stat.st_ino, ..Listing::default() };
+        if let Some(closed) = chain.enter(name.to_bytes(), directory, listing) {
+            *closed = Listing { closed: true, inode: closed.inode, cookie: closed.cookie, ..Listing::default() };
         }
         self.progress.add(1, 0);
         Ok(())
     }
 
     /// Archives an open file; gives its size.
-    fn file(&mut self, file: &OwnedFd, path: &[u8]) -> Result<u64, ArchiveError> {
-        let stat = fstat(file).at("read", path)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || self.is_linked(path, &stat)? {
+    fn file(&mut self, file: &OwnedFd, path: &[u8]) -> Result<u64, Unarchived> {
+        let stat = fstat(file).unless_gone("read", path)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Unarchived::Gone(Errno::ENOENT));
+        }
+        if self.is_linked(path, &stat)? {
             return Ok(0);
         }
-        let xattrs = xattrs(file).at("read the extended attributes of", path)?;
+        let archived = self.content(file, path, &stat);
+        if archived.is_err() {
+            // Its further names may lead to no member that is not whole.
+            self.links.forget(stat.st_ino);
+        }
+        archived
+    }
+
+    fn content(&mut self, file: &OwnedFd, path: &[u8], stat: &Stat) -> Result<u64, Unarchived> {
+        let xattrs = xattrs(file).unless_gone("read the extended attributes of", path)?;
         let size = u64::try_from(stat.st_size).unwrap_or_default();
         let whole = [Piece { offset: 0, length: size }];
         let found;
         let mut pieces = &whole[..];
         let blocks = u64::try_from(stat.st_blocks).unwrap_or_default();
         if blocks.saturating_mul(512) < size {
-            found = sparse::pieces(file, size).at("find the holes of", path)?;
+            found = sparse::pieces(file, size).unless_gone("find the holes of", path)?;
             pieces = &found;
         }
-        let head = Head { xattrs: &xattrs, ..Head::new(path, EntryType::Regular, &stat) };
+        let head = Head { xattrs: &xattrs, ..Head::new(path, EntryType::Regular, stat) };
         if pieces == whole {
             self.head(&Head { size, ..head })?;
         } else {
@@ -252,20 +254,30 @@ impl<W: Write> Archive<'_, W> {
             self.head(&Head { size: stored, real_size: Some(size), ..head })?;
             self.put(&map)?;
         }
+        let mut is_whole = true;
         for piece in pieces {
-            self.piece(file, path, *piece)?;
+            is_whole = self.piece(file, path, *piece, is_whole)?;
         }
         self.put(&[0; BLOCK][..padding(pieces.iter().map(|piece| piece.length).sum())])?;
-        Ok(size)
+        if is_whole { Ok(size) } else { Err(Unarchived::Gone(Errno::ENOENT)) }
     }
 
-    fn piece(&mut self, file: &OwnedFd, path: &[u8], piece: Piece) -> Result<(), ArchiveError> {
+    /// Archives a piece of a file that is there, or as many zeroes; whether it is still there.
+    fn piece(&mut self, file: &OwnedFd, path: &[u8], piece: Piece, is_there: bool) -> Result<bool, ArchiveError> {
+        let mut is_there = is_there;
         let Piece { mut offset, length: mut left } = piece;
         while left > 0 {
+            check(self.progress, CONTINUE, path)?;
             let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
             let chunk = &mut self.buffer[..most];
-            let read = match rustix::io::pread(file, &mut *chunk, offset) {
+            let read = if is_there { rustix::io::pread(file, &mut *chunk, offset) } else { Ok(0) };
+            let read = match read {
                 Err(rustix::io::Errno::INTR) => continue,
+                // NFS 3 has no file that is open and has no name.
+                Err(rustix::io::Errno::STALE) if look_at(file).is_err_and(is_gone) => {
+                    is_there = false;
+                    0
+                }
                 read => read.at("read", path)?,
             };
             // It became shorter.
@@ -279,7 +291,7 @@ impl<W: Write> Archive<'_, W> {
             offset += length as u64;
             left -= length as u64;
         }
-        Ok(())
+        Ok(is_there)
     }
 
     /// Archives what has no content.
@@ -302,6 +314,10 @@ impl<W: Write> Archive<'_, W> {
             return Ok(false);
         }
         let Name::Further(link) = self.links.note(stat.st_ino, names, path) else { return Ok(false) };
+        // The directory gave the name twice.
+        if link == path {
+            return Ok(false);
+        }
         self.head(&Head { link: &link, ..Head::new(path, EntryType::Link, stat) })?;
         Ok(true)
     }
@@ -312,13 +328,7 @@ impl<W: Write> Archive<'_, W> {
             let kind = "an entry with a longer name or more extended attributes than an archive may have";
             return Err(ArchiveError::unsupported(head.path, kind));
         }
-        let mut header = Header::new_ustar();
-        header.set_entry_type(EntryType::XHeader);
-        put_name(&mut header.as_old_mut().name, &head.own_name_in(RECORDS));
-        header.set_mode(0o644);
-        header.set_size(records.len() as u64);
-        header.set_cksum();
-        self.put(header.as_bytes())?;
+        self.put(head.extension_header(records.len()).as_bytes())?;
         self.put(&records)?;
         self.put(&[0; BLOCK][..padding(records.len() as u64)])?;
         self.put(head.header().at(WRITE, head.path)?.as_bytes())
@@ -329,94 +339,38 @@ impl<W: Write> Archive<'_, W> {
     }
 }
 
-impl<'a> Head<'a> {
-    fn new(path: &'a [u8], kind: EntryType, stat: &Stat) -> Self {
-        let attributes = Attributes::of(stat);
-        Self { path, kind, attributes, size: 0, link: b"", device: 0, xattrs: &[], real_size: None, is_socket: false }
-    }
-
-    fn own_name_in(&self, directory: &[u8]) -> Vec<u8> {
-        let name = self.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
-        [directory, name].concat()
-    }
-
-    /// What every tar reads.
-    fn header(&self) -> io::Result<Header> {
-        let mut header = Header::new_ustar();
-        match self.real_size {
-            None => put_name(&mut header.as_old_mut().name, self.path),
-            Some(_) => put_name(&mut header.as_old_mut().name, &self.own_name_in(HOLES)),
-        }
-        put_name(&mut header.as_old_mut().linkname, self.link);
-        header.set_entry_type(self.kind);
-        header.set_mode(self.attributes.mode);
-        header.set_uid(self.attributes.uid.into());
-        header.set_gid(self.attributes.gid.into());
-        header.set_mtime(u64::try_from(self.attributes.modified.tv_sec).unwrap_or_default());
-        header.set_size(self.size);
-        header.set_device_major(rustix::fs::major(self.device))?;
-        header.set_device_minor(rustix::fs::minor(self.device))?;
-        header.set_cksum();
-        Ok(header)
-    }
-
-    /// What a header has no room for.
-    fn records(&self) -> Vec<u8> {
-        let mut records = Vec::new();
-        let mut push = |key, value: &[u8]| pax::push(&mut records, key, value);
-        push(pax::MODIFIED, number::time_text(self.attributes.modified).as_bytes());
-        push(pax::ACCESSED, number::time_text(self.attributes.accessed).as_bytes());
-        if let Some(size) = self.real_size {
-            push(pax::SPARSE_MAJOR, b"1");
-            push(pax::SPARSE_MINOR, b"0");
-            push(pax::SPARSE_NAME, self.path);
-            push(pax::SPARSE_REAL_SIZE, size.to_string().as_bytes());
-        } else if self.path.len() > SHORT {
-            push(pax::PATH, self.path);
-        }
-        if self.link.len() > SHORT {
-            push(pax::LINK, self.link);
-        }
-        if self.size >= LARGE_SIZE {
-            push(pax::SIZE, self.size.to_string().as_bytes());
-        }
-        for (key, id) in [(pax::UID, self.attributes.uid), (pax::GID, self.attributes.gid)] {
-            if id >= LARGE_ID {
-                push(key, id.to_string().as_bytes());
-            }
-        }
-        if self.is_socket {
-            push(pax::TYPE, pax::SOCKET);
-        }
-        for (name, value) in self.xattrs {
-            pax::push(&mut records, &[pax::XATTR, name.to_bytes()].concat(), value);
-        }
-        records
-    }
-}
-
-/// Fills a header's field with a name, or its beginning.
-fn put_name(field: &mut [u8; SHORT], name: &[u8]) {
-    for (place, &byte) in field.iter_mut().zip(name) {
-        *place = byte;
-    }
-}
-
-/// Opens an entry to read it; `None` where it is gone, or has become something else.
-fn open(directory: impl AsFd, name: &CString, flags: OFlag) -> nix::Result<Option<OwnedFd>> {
+/// Opens an entry to read it. One that has become something else is looked up again, as one that is gone.
+fn open(directory: impl AsFd, name: &CString, flags: OFlag) -> nix::Result<OwnedFd> {
     let name = OsStr::from_bytes(name.to_bytes());
     match beneath::open(directory, name, flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW, Mode::empty()) {
-        Ok(opened) => Ok(Some(opened)),
-        Err(Errno::ENOENT | Errno::ESTALE | Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO) => Ok(None),
-        Err(errno) => Err(errno),
+        Err(Errno::ELOOP | Errno::ENOTDIR | Errno::ENXIO) => Err(Errno::ENOENT),
+        opened => opened,
     }
 }
 
-/// What vanishes is no error.
-fn unless_gone<T, E: Reason>(result: Result<T, E>) -> nix::Result<Option<T>> {
-    match result.map_err(Reason::errno) {
-        Ok(value) => Ok(Some(value)),
-        Err(Errno::ENOENT | Errno::ESTALE) => Ok(None),
-        Err(errno) => Err(errno),
+/// Why an entry is not in the archive as it is.
+enum Unarchived {
+    /// It was gone.
+    Gone(Errno),
+    Failed(ArchiveError),
+}
+
+impl From<ArchiveError> for Unarchived {
+    fn from(error: ArchiveError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Says for a failed call on the source what was tried on which entry.
+trait UnlessGone<T> {
+    fn unless_gone(self, what: &'static str, path: &[u8]) -> Result<T, Unarchived>;
+}
+
+impl<T, E: Reason> UnlessGone<T> for Result<T, E> {
+    fn unless_gone(self, what: &'static str, path: &[u8]) -> Result<T, Unarchived> {
+        self.map_err(|reason| match reason.errno() {
+            errno if is_gone(errno) => Unarchived::Gone(errno),
+            errno => Unarchived::Failed(ArchiveError::tree(what, path, errno)),
+        })
     }
 }

@@ -15,8 +15,6 @@ use rustix::io::{Errno, Result};
 
 use crate::tree::attributes::Xattr;
 
-/// Users' attributes begin so; all others that are kept are lists.
-const USER: &[u8] = b"user.";
 /// There are not many permissions that differ; the bound is for a tree made to differ.
 const MOST: usize = 1024;
 
@@ -26,11 +24,6 @@ type Plain = (u32, bool, Vec<u8>);
 /// The lists that are known to need no setting on one file system.
 #[derive(Debug, Default)]
 pub struct PlainLists(Mutex<HashSet<Plain>>);
-
-/// Whether an extended attribute is a list.
-pub(super) fn is_list(xattr: &Xattr) -> bool {
-    !xattr.0.to_bytes().starts_with(USER)
-}
 
 impl PlainLists {
     /// Whether a new entry with these permissions has this list by itself, as far as is known.

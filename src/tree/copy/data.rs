@@ -244,3 +244,24 @@ impl Content<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_large_file_is_stopped_at_its_next_piece() {
+        let (source, target) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        pwrite(&source, &vec![1; 8 * 256 * 1024], 0).unwrap();
+        let stat = rustix::fs::fstat(&source).unwrap();
+        let ways = Ways { clones: AtomicU8::new(CLONES_NOT), no_ranges: AtomicBool::new(true) };
+        let looks = Cell::new(0);
+        let is_stopped = || looks.replace(looks.get() + 1) == 3;
+        let progress = Progress::default();
+        let copied = ways.copy(source.as_fd(), target.as_fd(), &stat, &progress, &is_stopped);
+        assert_eq!(copied, Ok(Copied::Stopped));
+        assert!(progress.bytes() > 0 && progress.bytes() < 4 * BUFFER);
+    }
+}

@@ -2,27 +2,28 @@
 //!
 //! A directory keeps its descriptors while tasks for it wait, if it is among the last few that asked to; those that do
 //! not are opened again by their path from the next one above that is open. A tree of any depth and width so needs
-//! only [`KEPT`] pairs of descriptors and one for each worker.
+//! only [`KEPT`] pairs of descriptors and one for each worker; with an earlier attempt's tree each pair is three.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{Mode, OFlags, Stat, fchmod, fstat, fstatfs, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, chmodat, fchmod, fstat, fstatfs, mkdirat, openat};
 use rustix::io::{Errno, Result};
 
-use super::{Copy, Place, failed, is_gone};
+use super::{Copy, Place, Spot, failed};
 use crate::tree::TreeError;
-use crate::tree::attributes::{Attributes, Xattr, set_xattrs, xattrs};
+use crate::tree::attributes::{Attributes, Xattr, is_user, set_xattrs, xattrs};
 use crate::tree::walk::{self, Node};
 
-/// Directories that are kept open: two descriptors each.
+/// Directories that are kept open: two descriptors each, or three.
 const KEPT: usize = 48;
+/// What a directory needs while its entries are made.
+const WORKABLE: u32 = 0o700;
 /// What statfs(2) says of NFS.
 const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
 /// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
@@ -49,13 +50,15 @@ pub(super) struct Open {
     pub(super) source: OwnedFd,
     /// A place only (`O_PATH`).
     pub(super) target: OwnedFd,
+    /// The same directory in the tree of an earlier attempt, as a place only. None where that tree has no such directory.
+    pub(super) earlier: Option<OwnedFd>,
 }
 
 /// What is known once it is made.
 #[derive(Debug)]
 pub(super) struct Entered {
     source: (u64, u64),
-    /// Made by this run: nothing is in it but what this run puts there.
+    /// Made just now; not one that was there because the directory above gave its name twice.
     is_new: bool,
     attributes: Attributes,
     /// Access control lists. They are set last, for what is made in the directory might inherit them.
@@ -68,6 +71,16 @@ impl Entered {
     /// `has` is the copy as it was made.
     pub(super) fn new(source: &Stat, attributes: Attributes, has: Stat, is_new: bool, lists: Vec<Xattr>) -> Self {
         Self { source: id(source), is_new, attributes, lists, has }
+    }
+
+    /// Whether it counts: a name that was given twice is one directory.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// The number of its copy.
+    pub(super) fn copy(&self) -> u64 {
+        self.has.st_ino
     }
 }
 
@@ -96,11 +109,6 @@ impl State {
     /// None if it was not made: it vanished before.
     pub(super) fn entered(&self) -> Option<&Entered> {
         self.entered.get().map(Box::as_ref)
-    }
-
-    /// Whether it holds only what this run put there.
-    pub(super) fn is_new(&self) -> bool {
-        self.entered().is_some_and(|entered| entered.is_new)
     }
 
     /// Notes further tasks.
@@ -167,28 +175,32 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new(source: BorrowedFd<'_>, target: Place<'_>) -> std::result::Result<Self, TreeError> {
-        let failed = |what| move |errno| failed(what, PathBuf::from("."), errno);
+        let failed = |what| move |errno| failed(what, PathBuf::new(), errno);
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         // Of its own: reading moves a descriptor's position, which the caller's may share with others.
         let source = walk::open(source, ".", flags, 0).map_err(failed("open"))?;
         let place = walk::open(target.directory, ".", flags, 0).map_err(failed("open the copy of"))?;
         let stat = fstat(&source).map_err(failed("look at"))?;
         let xattrs = xattrs(&source).map_err(failed("read the extended attributes of"))?;
-        let is_empty =
-            target.is_new || walk::read(&place, 0, true).map_err(failed("read the copy of"))?.entries.is_empty();
-        let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(super::acl::is_list);
+        let earlier = target.earlier.and_then(|earlier| earlier_directory(earlier.directory, c"."));
+        let (users, lists): (Vec<_>, _) = xattrs.into_iter().partition(is_user);
         set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
         let has = fstat(&place).map_err(failed("enter the copy of"))?;
-        let entered = Entered::new(&stat, Attributes::of(&stat), has, is_empty, lists);
+        let entered = Entered::new(&stat, Attributes::of(&stat), has, true, lists);
         let root = Node::root(State::default());
         root.data.enter(entered);
         // NFS 4.1 asks for no delegation then, whose return is a round trip more for each file.
         let is_nfs = fstatfs(&source).is_ok_and(|stat| stat.f_type == NFS_SUPER_MAGIC);
         let of_files = if is_nfs { OFlag::O_DIRECT } else { OFlag::empty() };
-        Ok(Self { root, open: Arc::new(Open { source, target: place }), of_files })
+        Ok(Self { root, open: Arc::new(Open { source, target: place, earlier }), of_files })
     }
 
-    /// A directory's descriptors; none if it is gone from the source.
+    /// The source's root.
+    pub(super) fn source(&self) -> BorrowedFd<'_> {
+        self.open.source.as_fd()
+    }
+
+    /// A directory's descriptors; none if the source's was removed or moved away.
     pub(super) fn open(
         &self,
         directory: &Arc<Directory>,
@@ -200,9 +212,14 @@ impl Tree {
         let (from, paths) = self.way_to(directory);
         let failed = |what, errno| failed(what, directory.path(), errno);
         let source = match follow(from.source.as_fd(), &paths, OFlag::O_RDONLY) {
+            // The server has lost the one that the way begins at, or only its handle.
+            Err(Errno::STALE) => self.follow_from_root(directory),
+            source => source,
+        };
+        let source = match source {
             Ok(source) => source,
-            // It was moved away, and a link or a file put in its place.
-            Err(errno) if is_gone(errno) || matches!(errno, Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            // It was moved away, or a link or a file put in its place.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(failed(super::cannot_open(errno), errno)),
         };
         let stat = fstat(&source).map_err(|errno| failed("look at", errno))?;
@@ -211,9 +228,25 @@ impl Tree {
         }
         let target =
             follow(from.target.as_fd(), &paths, OFlag::O_PATH).map_err(|errno| failed("enter the copy of", errno))?;
-        let open = Arc::new(Open { source, target });
+        let earlier = from.earlier.as_ref().and_then(|earlier| follow(earlier.as_fd(), &paths, OFlag::O_PATH).ok());
+        let open = Arc::new(Open { source, target, earlier });
         kept.put(directory, &open);
         Ok(Some(open))
+    }
+
+    /// Whether a directory that was entered is no longer in its place in the source, as the server says.
+    pub(super) fn has_lost(&self, directory: &Arc<Directory>) -> std::result::Result<bool, TreeError> {
+        match self.follow_from_root(directory).and_then(fstat) {
+            Ok(stat) => Ok(directory.data.entered().is_some_and(|entered| entered.source != id(&stat))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(true),
+            Err(errno) => Err(failed("look at", directory.path(), errno)),
+        }
+    }
+
+    /// Opens a directory of the source by its whole path: to open it for reading asks the server for it.
+    fn follow_from_root(&self, directory: &Arc<Directory>) -> Result<OwnedFd> {
+        let (from, paths) = self.way(directory, |at| at.above().is_none().then(|| Arc::clone(&self.open)));
+        follow(from.source.as_fd(), &paths, OFlag::O_RDONLY)
     }
 
     /// A directory's copy only.
@@ -232,10 +265,18 @@ impl Tree {
 
     /// The next directory above that is open, and the way from it in pieces that the kernel takes.
     fn way_to(&self, directory: &Arc<Directory>) -> (Arc<Open>, Vec<PathBuf>) {
+        self.way(directory, |at| self.is_open(at))
+    }
+
+    fn way(
+        &self,
+        directory: &Arc<Directory>,
+        begins_at: impl Fn(&Arc<Directory>) -> Option<Arc<Open>>,
+    ) -> (Arc<Open>, Vec<PathBuf>) {
         let mut names: Vec<&CStr> = Vec::new();
         let mut at = directory;
         let from = loop {
-            if let Some(open) = self.is_open(at) {
+            if let Some(open) = begins_at(at) {
                 break open;
             }
             names.push(at.name());
@@ -265,6 +306,35 @@ fn follow(from: BorrowedFd<'_>, paths: &[PathBuf], flags: OFlag) -> Result<Owned
         at = Some(walk::open(at.as_ref().map_or(from, AsFd::as_fd), path, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?);
     }
     walk::open(at.as_ref().map_or(from, AsFd::as_fd), last, flags | OFlag::O_DIRECTORY, 0)
+}
+
+/// Makes a directory in the target: the directory, as it is, and whether it is new. One that is there has a name that
+/// was given twice, or was made by a question that was repeated; none if it is no directory.
+pub(super) fn make(spot: &Spot<'_>, mode: u32) -> std::result::Result<Option<(OwnedFd, Stat, bool)>, TreeError> {
+    let mode = Mode::from_raw_mode(mode & 0o777 | WORKABLE);
+    let cannot_enter = |errno| spot.failed("enter the copy of", errno);
+    let is_new = match mkdirat(spot.target(), spot.name, mode) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(spot.failed("make", errno)),
+    };
+    let target = match walk::open(spot.target(), walk::as_path(spot.name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0) {
+        Err(Errno::NOTDIR | Errno::LOOP) if !is_new => return Ok(None),
+        opened => opened.map_err(cannot_enter)?,
+    };
+    let mut has = fstat(&target).map_err(cannot_enter)?;
+    // It may be finished already.
+    if has.st_mode & WORKABLE != WORKABLE {
+        chmodat(spot.target(), spot.name, mode, AtFlags::empty()).map_err(cannot_enter)?;
+        has = fstat(&target).map_err(cannot_enter)?;
+    }
+    Ok(Some((target, has, is_new)))
+}
+
+/// The directory of an earlier attempt's tree, as a place only. What is missing there or cannot be opened, or is a link,
+/// is none: nothing depends on it.
+pub(super) fn earlier_directory(above: impl AsFd, name: &CStr) -> Option<OwnedFd> {
+    walk::open(above, walk::as_path(name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0).ok()
 }
 
 /// Sets the users' extended attributes of a directory that is opened as a place only.
@@ -321,7 +391,7 @@ impl Copy<'_> {
         for (list, opened) in lists.into_iter().zip(opened.iter().cycle()) {
             let lacks = self.lists.lacks(opened, attributes.mode, true, list, *is_new);
             if lacks.map_err(failed("read the access control list of the copy of"))? {
-                set_xattrs(opened, slice::from_ref(list)).map_err(failed("set the access control list of"))?;
+                set_xattrs(opened, [list]).map_err(failed("set the access control list of"))?;
                 // A list says nothing of setgid and the sticky bit, and may drop them.
                 fchmod(opened, Mode::from_raw_mode(attributes.mode)).map_err(failed("set the permissions of"))?;
             }

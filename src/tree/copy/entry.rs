@@ -4,19 +4,20 @@
 //! opened but as a place (`O_PATH`), since to open one may wait for ever or rewind a tape; should one take a file's
 //! name in that very moment, `O_NONBLOCK` lets the open return, and the descriptor tells.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, FileType, Mode, Stat, fstat, fsync, mknodat, readlinkat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::acl::is_list;
 use super::data::Copied;
-use super::directory::State;
-use super::{Copy, Hand, Piece, Spot, Task, cannot_open, links};
-use crate::tree::TreeError;
-use crate::tree::attributes::{Attributes, set_xattrs, xattrs};
-use crate::tree::walk;
+use super::directory::{Entered, State};
+use super::earlier::{self, is_copy};
+use super::links::{Inode, Taken};
+use super::vanished::{LACKS, is_gone};
+use super::{CONTINUE, Copy, Hand, Piece, Spot, Task, cannot_open, links};
+use crate::tree::attributes::{Attributes, Xattr, is_user, replace_user_xattrs, set_xattrs, xattrs};
+use crate::tree::{SourceKind, TreeError, walk};
 
 /// How often an entry is looked at that is another thing each time.
 const LOOKS: u32 = 8;
@@ -25,51 +26,68 @@ const SET_ID: u32 = 0o6000;
 
 /// What came of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// It is there.
+enum Outcome {
+    /// It was copied.
     Copied,
+    /// Its name is there already: it was linked, or the source's directory gave it twice.
+    There,
     /// It vanished from the source.
-    Gone,
+    Gone(Errno),
 }
 
 impl<'a> Copy<'a> {
-    /// Copies an entry; one that turns out to be a directory becomes a task.
-    pub(super) fn entry(&self, spot: &Spot<'_>, hint: FileType, worker: &Hand<'a, '_, '_>) -> Result<(), TreeError> {
-        let mut hint = hint;
+    /// Copies an entry; one that turns out to be a directory becomes a task. `listed` is what its directory says of it.
+    pub(super) fn entry(&self, spot: &Spot<'_>, listed: FileType, worker: &Hand<'a, '_, '_>) -> Result<(), TreeError> {
+        let within = spot.directory.data.entered().map_or(0, Entered::copy);
+        let _turn = self.names.take((within, spot.name.to_owned()));
+        let mut hint = listed;
+        let mut gone = 0;
         for _ in 0..LOOKS {
-            let flags = if hint == FileType::RegularFile {
-                OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | self.tree.of_files
-            } else {
-                OFlag::O_PATH
-            };
-            let source = match walk::open(spot.source(), walk::as_path(spot.name), flags, 0) {
-                Ok(source) => source,
-                Err(errno) if self.is_gone(errno) => return Ok(()),
+            let outcome = match self.open_entry(spot, hint) {
+                Ok((source, stat)) => {
+                    let kind = FileType::from_raw_mode(stat.st_mode);
+                    if self.kind == SourceKind::Frozen && listed != FileType::Unknown && kind != listed {
+                        return Err(spot.failed(LACKS, Errno::STALE));
+                    }
+                    if kind == FileType::Directory {
+                        spot.directory.data.expect(1);
+                        let directory = spot.directory.below(spot.name.to_owned(), State::default());
+                        worker.push([Task { directory, piece: Piece::Enter }]);
+                        return Ok(());
+                    }
+                    if (kind == FileType::RegularFile) != (hint == FileType::RegularFile) {
+                        hint = kind;
+                        continue;
+                    }
+                    self.with_links(spot, &source, &stat, worker)?
+                }
                 // A link, a socket, a device without a driver.
-                Err(Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL) if hint == FileType::RegularFile => {
+                Err((_, Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL)) if hint == FileType::RegularFile => {
                     hint = FileType::Unknown;
                     continue;
                 }
-                Err(errno) => return Err(spot.failed(cannot_open(errno), errno)),
+                Err((_, errno)) if is_gone(errno) => Outcome::Gone(errno),
+                Err((what, errno)) => return Err(spot.failed(what, errno)),
             };
-            let stat = match fstat(&source) {
-                Ok(stat) => stat,
-                Err(errno) if self.is_gone(errno) => return Ok(()),
-                Err(errno) => return Err(spot.failed("look at", errno)),
-            };
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            if kind == FileType::Directory {
-                spot.directory.data.expect(1);
-                let directory = spot.directory.below(spot.name.to_owned(), State::default());
-                worker.push([Task { directory, piece: Piece::Enter }]);
-                return Ok(());
+            match outcome {
+                Outcome::Gone(errno) if self.looks_again(spot, errno, gone)? => gone += 1,
+                _ => return Ok(()),
             }
-            if (kind == FileType::RegularFile) == (hint == FileType::RegularFile) {
-                return self.with_links(spot, &source, &stat, worker);
-            }
-            hint = kind;
         }
         Err(spot.failed("find out what is", Errno::AGAIN))
+    }
+
+    /// Opens an entry of the source: to read it if it is taken for a file, else as a place only.
+    fn open_entry(&self, spot: &Spot<'_>, hint: FileType) -> Result<(OwnedFd, Stat), (&'static str, Errno)> {
+        let flags = if hint == FileType::RegularFile {
+            OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | self.tree.of_files
+        } else {
+            OFlag::O_PATH
+        };
+        let source = walk::open(spot.source(), walk::as_path(spot.name), flags, 0)
+            .map_err(|errno| (cannot_open(errno), errno))?;
+        let stat = fstat(&source).map_err(|errno| ("look at", errno))?;
+        Ok((source, stat))
     }
 
     /// Copies an entry, or makes one more name for the copy if it has several names.
@@ -79,30 +97,27 @@ impl<'a> Copy<'a> {
         source: &OwnedFd,
         stat: &Stat,
         worker: &Hand<'a, '_, '_>,
-    ) -> Result<(), TreeError> {
+    ) -> Result<Outcome, TreeError> {
         if stat.st_nlink < 2 {
-            return self.one(spot, source, stat, worker).map(|_| ());
+            return self.one(spot, source, stat, None, worker);
         }
         let inode = links::inode(spot, source, stat)?;
         let _turn = self.links.turn(&inode);
-        if self.take_link(spot, &inode)? {
-            self.progress.add(1, 0);
-            return Ok(());
+        if self.link(spot, &inode)? {
+            return Ok(Outcome::There);
         }
-        match self.one(spot, source, stat, worker)? {
-            Outcome::Copied if !worker.is_stopped() => self.links.keep(spot, &inode),
-            _ => Ok(()),
+        let outcome = self.one(spot, source, stat, Some(&inode), worker)?;
+        if outcome == Outcome::Copied {
+            self.links.keep(spot, &inode)?;
         }
+        Ok(outcome)
     }
 
-    fn take_link(&self, spot: &Spot<'_>, inode: &links::Inode) -> Result<bool, TreeError> {
-        loop {
-            match self.links.take(spot, inode)? {
-                links::Taken::Yes => return Ok(true),
-                links::Taken::No => return Ok(false),
-                links::Taken::InTheWay => self.clear(spot)?,
-            }
-        }
+    /// Makes an entry one more name of its file's copy. False if there is no copy yet.
+    fn link(&self, spot: &Spot<'_>, inode: &Inode) -> Result<bool, TreeError> {
+        let taken = self.links.take(spot, inode)?;
+        self.progress.add(u64::from(taken == Taken::Yes), 0);
+        Ok(taken != Taken::No)
     }
 
     fn one(
@@ -110,10 +125,11 @@ impl<'a> Copy<'a> {
         spot: &Spot<'_>,
         source: &OwnedFd,
         stat: &Stat,
+        inode: Option<&Inode>,
         worker: &Hand<'a, '_, '_>,
     ) -> Result<Outcome, TreeError> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-            self.file(spot, source, stat, worker)
+            self.file(spot, source, stat, inode, worker)
         } else {
             self.special(spot, source, stat)
         }
@@ -124,71 +140,72 @@ impl<'a> Copy<'a> {
         spot: &Spot<'_>,
         source: &OwnedFd,
         stat: &Stat,
+        inode: Option<&Inode>,
         worker: &Hand<'a, '_, '_>,
     ) -> Result<Outcome, TreeError> {
-        let failed = |what| move |errno| spot.failed(what, errno);
-        let attributes = Attributes::of(stat);
         let xattrs = match xattrs(source) {
             Ok(xattrs) => xattrs,
-            Err(errno) if self.is_gone(errno) => return Ok(Outcome::Gone),
+            Err(errno) if is_gone(errno) => return Ok(Outcome::Gone(errno)),
             Err(errno) => return Err(spot.failed("read the extended attributes of", errno)),
         };
-        let Some((target, has)) = self.make_file(spot, stat)? else {
+        if let Some((target, has)) = if inode.is_none() { earlier_copy(spot, stat)? } else { None } {
+            self.set_attributes(spot, &target, (stat, &xattrs), has, false)?;
             self.progress.add(1, stat.st_size.unsigned_abs());
             return Ok(Outcome::Copied);
-        };
-        let copied = self.ways.copy(source.as_fd(), target.as_fd(), stat, self.progress, &|| worker.is_stopped());
+        }
+        let Some((target, has)) = make_file(spot, stat)? else { return Ok(Outcome::There) };
+        let copied = self.ways.copy(source.as_fd(), target.as_fd(), stat, self.progress, &|| self.is_stopped(worker));
         match copied {
             Ok(Copied::Cloned) => {}
             // On a mount that gives up, an error of the server is told here and nowhere else.
-            Ok(Copied::Written) => fsync(&target).map_err(failed("write"))?,
-            Ok(Copied::Stopped) => return Ok(Outcome::Copied),
+            Ok(Copied::Written) => fsync(&target).map_err(|errno| spot.failed("write", errno))?,
+            Ok(Copied::Stopped) => return Err(spot.failed(CONTINUE, Errno::CANCELED)),
             Ok(Copied::Gone) => {
-                self.miss();
-                return self.clear(spot).map(|()| Outcome::Gone);
+                return match unlinkat(spot.target(), spot.name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => Ok(Outcome::Gone(Errno::STALE)),
+                    Err(errno) => Err(spot.failed("remove the part that was copied of", errno)),
+                };
             }
             Err((what, errno)) => return Err(spot.failed(what, errno)),
         }
-        let is_new = spot.directory.data.is_new();
-        for xattr in &xattrs {
-            if !is_list(xattr) {
-                set_xattrs(&target, std::slice::from_ref(xattr)).map_err(failed("set the extended attributes of"))?;
-            } else if !(is_new && self.lists.is_plain(attributes.mode, false, xattr))
-                && self
-                    .lists
-                    .lacks(&target, attributes.mode, false, xattr, is_new)
-                    .map_err(failed("read the access control list of the copy of"))?
-            {
-                set_xattrs(&target, std::slice::from_ref(xattr)).map_err(failed("set the access control list of"))?;
-            }
-        }
-        attributes.set(&target, &has).map_err(failed("set the attributes of"))?;
+        self.set_attributes(spot, &target, (stat, &xattrs), has, true)?;
         self.progress.add(1, 0);
         Ok(Outcome::Copied)
     }
 
-    /// Makes an empty file, with the right permissions at once. None if a complete copy is there already.
-    fn make_file(&self, spot: &Spot<'_>, stat: &Stat) -> Result<Option<(OwnedFd, Stat)>, TreeError> {
-        let create = |further: OFlag| {
-            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NONBLOCK | further;
-            let target = walk::open(spot.target(), walk::as_path(spot.name), flags, stat.st_mode & 0o7777 & !SET_ID)?;
-            let has = fstat(&target)?;
-            Ok((target, has))
-        };
-        // NFS makes a file exclusively with a round trip more, and in a directory of this run only a name that the
-        // source's directory gave twice can be there.
-        let made = create(if spot.directory.data.is_new() { OFlag::O_TRUNC } else { OFlag::O_EXCL });
-        let made = match made {
-            Err(Errno::EXIST | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
-                if has_copy(spot.target(), spot, stat)? {
-                    return Ok(None);
+    /// Gives a copy, which has the attributes `has`, those of its source. One that is not new may have others.
+    fn set_attributes(
+        &self,
+        spot: &Spot<'_>,
+        target: &OwnedFd,
+        (stat, xattrs): (&Stat, &[Xattr]),
+        mut has: Stat,
+        is_new: bool,
+    ) -> Result<(), TreeError> {
+        let failed = |what| move |errno| spot.failed(what, errno);
+        let attributes = Attributes::of(stat);
+        if !is_new {
+            replace_user_xattrs(target, xattrs).map_err(failed("set the extended attributes of"))?;
+        }
+        for xattr in xattrs {
+            if is_user(xattr) {
+                if is_new {
+                    set_xattrs(target, [xattr]).map_err(failed("set the extended attributes of"))?;
                 }
-                self.clear(spot)?;
-                create(OFlag::O_EXCL)
+            } else if !(is_new && self.lists.is_plain(attributes.mode, false, xattr))
+                && self
+                    .lists
+                    .lacks(target, attributes.mode, false, xattr, is_new)
+                    .map_err(failed("read the access control list of the copy of"))?
+            {
+                set_xattrs(target, [xattr]).map_err(failed("set the access control list of"))?;
+                if !is_new {
+                    // A list says nothing of setuid and setgid, and may drop them.
+                    has = fstat(target).map_err(failed("look at the copy of"))?;
+                }
             }
-            made => made,
-        };
-        made.map(Some).map_err(|errno| spot.failed("make", errno))
+        }
+        attributes.set(target, &has).map_err(failed("set the attributes of"))
     }
 
     fn special(&self, spot: &Spot<'_>, source: &OwnedFd, stat: &Stat) -> Result<Outcome, TreeError> {
@@ -196,11 +213,12 @@ impl<'a> Copy<'a> {
         let leads_to = match kind {
             FileType::Symlink => match readlinkat(source, c"", Vec::new()) {
                 Ok(leads_to) => Some(leads_to),
-                Err(errno) if self.is_gone(errno) => return Ok(Outcome::Gone),
+                Err(errno) if is_gone(errno) => return Ok(Outcome::Gone(errno)),
                 Err(errno) => return Err(spot.failed("read", errno)),
             },
             _ => None,
         };
+        let failed = |what| move |errno| spot.failed(what, errno);
         let create = || {
             if let Some(leads_to) = &leads_to {
                 return symlinkat(leads_to, spot.target(), spot.name);
@@ -208,44 +226,52 @@ impl<'a> Copy<'a> {
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 & !SET_ID);
             mknodat(spot.target(), spot.name, kind, mode, stat.st_rdev)
         };
-        let made = match create() {
-            Err(Errno::EXIST) => {
-                if has_copy(spot.target(), spot, stat)? {
-                    self.progress.add(1, 0);
-                    return Ok(Outcome::Copied);
-                }
-                self.clear(spot)?;
-                create()
+        let mut made = create();
+        let is_new = made != Err(Errno::EXIST);
+        if !is_new {
+            // The source's directory gave the name twice, or the server was asked twice.
+            match unlinkat(spot.target(), spot.name, AtFlags::empty()) {
+                Err(Errno::ISDIR | Errno::PERM) => return Ok(Outcome::There),
+                removed => removed.map_err(failed("remove a first copy of"))?,
             }
-            made => made,
-        };
-        made.map_err(|errno| spot.failed("make", errno))?;
+            made = create();
+        }
+        made.map_err(failed("make"))?;
         let set = || {
             let has = statat(spot.target(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
             Attributes::of(stat).set_at(spot.target(), spot.name, &has)
         };
-        set().map_err(|errno| spot.failed("set the attributes of", errno))?;
-        self.progress.add(1, 0);
+        set().map_err(failed("set the attributes of"))?;
+        self.progress.add(u64::from(is_new), 0);
         Ok(Outcome::Copied)
-    }
-
-    /// Makes way for an entry: removes what has its name in the target.
-    pub(super) fn clear(&self, spot: &Spot<'_>) -> Result<(), TreeError> {
-        match unlinkat(spot.target(), spot.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(Errno::ISDIR | Errno::PERM) => self.links.discard(spot),
-            Err(errno) => Err(spot.failed("remove an earlier copy of", errno)),
-        }
     }
 }
 
-/// Whether what has the entry's name in the target is a complete copy: its times are set last.
-fn has_copy(target: BorrowedFd<'_>, spot: &Spot<'_>, stat: &Stat) -> Result<bool, TreeError> {
-    let has = statat(target, spot.name, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|errno| spot.failed("look at an earlier copy of", errno))?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    Ok(FileType::from_raw_mode(has.st_mode) == FileType::from_raw_mode(stat.st_mode)
-        && (!is_file || has.st_size == stat.st_size)
-        && has.st_rdev == stat.st_rdev
-        && (has.st_mtime, has.st_mtime_nsec) == (stat.st_mtime, stat.st_mtime_nsec))
+/// Makes an empty file, with the right permissions at once. None if its name is there already.
+fn make_file(spot: &Spot<'_>, stat: &Stat) -> Result<Option<(OwnedFd, Stat)>, TreeError> {
+    // NFS makes a file exclusively with a round trip more. Only a name that the source's directory gave twice can be
+    // there: it is not cut off, for it is complete, and may be a file with several names.
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let permissions = stat.st_mode & 0o7777 & !SET_ID;
+    let made = walk::open(spot.target(), walk::as_path(spot.name), flags, permissions).and_then(|target| {
+        let has = fstat(&target)?;
+        Ok((target, has))
+    });
+    match made {
+        Ok((target, has)) => {
+            let is_file = FileType::from_raw_mode(has.st_mode) == FileType::RegularFile;
+            Ok((is_file && has.st_size == 0 && has.st_nlink == 1).then_some((target, has)))
+        }
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Ok(None),
+        Err(errno) => Err(spot.failed("make", errno)),
+    }
+}
+
+/// Takes a file's complete copy from an earlier attempt's tree to its place.
+fn earlier_copy(spot: &Spot<'_>, stat: &Stat) -> Result<Option<(OwnedFd, Stat)>, TreeError> {
+    let Some(earlier) = &spot.open.earlier else { return Ok(None) };
+    // With a further name it would be one file with another entry.
+    let is_complete = |has: &Stat| has.st_nlink == 1 && is_copy(has, stat);
+    earlier::take(earlier.as_fd(), spot.target(), spot.name, is_complete)
+        .map_err(|errno| spot.failed("remove an incomplete copy of", errno))
 }

@@ -1,23 +1,21 @@
 //! Hard links within a tree, without a list of the files that have several names: there may be millions.
 //!
 //! The first copy of such a file gets one more name, by its inode, in a private folder; the others are links to that.
-//! The folder is made when the first such file is met, and what an earlier run left there still holds.
+//! The folder is made when the first such file is met. What an earlier attempt kept in its own is moved to this one, if
+//! it is still what the source has.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, Mode, Stat, StatxFlags, linkat, mkdirat, renameat, statat, statx, unlinkat};
+use rustix::fs::{AtFlags, Mode, Stat, StatxFlags, linkat, mkdirat, statx, unlinkat};
 use rustix::io::{Errno, Result};
 
 use super::Spot;
+use super::turns::{Turn, Turns};
 use crate::tree::effort::Effort;
 use crate::tree::{TreeError, remove, walk};
-
-/// Inodes that may be copied at once, about: those in one part take turns.
-const PARTS: usize = 64;
 
 /// Where the folder of links may be made: a private directory on the target's file system, and the folder's name there.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +25,13 @@ pub struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// The folder `name` in `place`. It may be there from an earlier try of the same copy, and of no other.
+    /// The folder `name` in `place`, which is not there yet.
     #[must_use]
     pub fn new(place: BorrowedFd<'a>, name: &'a CStr) -> Self {
         Self { place, name }
     }
 
-    /// Removes the folder, if it is there.
+    /// Removes the folder.
     pub(super) fn remove(&self, effort: &Effort) -> std::result::Result<(), TreeError> {
         remove::tree(self.place, &self.name.to_string_lossy(), effort).map_err(|(entry, errno)| TreeError {
             what: "remove the links of",
@@ -53,12 +51,12 @@ pub(super) struct Inode {
 /// Whether an entry was made by linking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It was, now or by an earlier run.
+    /// It was.
     Yes,
     /// There is no copy of its file yet.
     No,
-    /// Something else has its name.
-    InTheWay,
+    /// Its name is there already.
+    There,
 }
 
 /// What is known of a file's inode. Its device's number is not in it: a tree is on one file system, which gets
@@ -80,29 +78,22 @@ pub(super) fn inode(spot: &Spot<'_>, source: impl AsFd, stat: &Stat) -> std::res
 pub(super) struct Folder<'a> {
     links: Links<'a>,
     open: Mutex<Option<Arc<OwnedFd>>>,
-    parts: [Mutex<()>; PARTS],
-    discarded: AtomicU64,
+    turns: Turns<u64>,
 }
 
 impl<'a> Folder<'a> {
     pub(super) fn new(links: Links<'a>) -> Self {
-        Self {
-            links,
-            open: Mutex::default(),
-            parts: std::array::from_fn(|_| Mutex::default()),
-            discarded: AtomicU64::new(0),
-        }
+        Self { links, open: Mutex::default(), turns: Turns::default() }
     }
 
-    /// Whether something was put there in this run.
+    /// Whether something was put there.
     pub(super) fn is_made(&self) -> bool {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Waits until no other worker copies this file.
-    pub(super) fn turn(&self, inode: &Inode) -> MutexGuard<'_, ()> {
-        let part = usize::try_from(inode.number % PARTS as u64).unwrap_or_default();
-        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn turn(&self, inode: &Inode) -> Turn<'_, u64> {
+        self.turns.take(inode.number)
     }
 
     /// Links an entry to the copy of its file.
@@ -114,19 +105,8 @@ impl<'a> Folder<'a> {
             Err(Errno::NOENT) => Ok(Taken::No),
             // As many names as its file system allows, of which one is here: the rest link to another copy.
             Err(Errno::MLINK) => unlinkat(&folder, &inode.name, AtFlags::empty()).map(|()| Taken::No).map_err(failed),
-            Err(Errno::EXIST) => {
-                let look = |directory: BorrowedFd<'_>, name: &CStr| {
-                    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
-                };
-                let copy = match look(folder.as_fd(), &inode.name) {
-                    Ok(copy) => copy,
-                    // Some look at the new name first.
-                    Err(Errno::NOENT) => return Ok(Taken::No),
-                    Err(errno) => return Err(failed(errno)),
-                };
-                let has = look(spot.target(), spot.name).map_err(failed)?;
-                Ok(if has == copy { Taken::Yes } else { Taken::InTheWay })
-            }
+            // The source's directory gave the name twice. Some servers look at the new name first.
+            Err(Errno::EXIST) => Ok(Taken::There),
             Err(errno) => Err(failed(errno)),
         }
     }
@@ -141,37 +121,12 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Takes an earlier copy that is a directory out of the way of an entry that is none, and removes it.
-    pub(super) fn discard(&self, spot: &Spot<'_>) -> std::result::Result<(), TreeError> {
-        let failed = |errno| spot.failed("remove an earlier copy of", errno);
-        let folder = self.folder().map_err(failed)?;
-        loop {
-            let name = format!("old.{}", self.discarded.fetch_add(1, Ordering::Relaxed));
-            match renameat(spot.target(), spot.name, &folder, &name) {
-                Ok(()) => {
-                    return remove::tree(&folder, &name, &Effort::new(1)).map_err(|(_, errno)| TreeError {
-                        what: "remove an earlier copy of",
-                        path: spot.directory.path_of(spot.name),
-                        errno,
-                    });
-                }
-                Err(Errno::NOENT) => return Ok(()),
-                // An earlier run's.
-                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-    }
-
     fn folder(&self) -> Result<Arc<OwnedFd>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(folder) = &*open {
             return Ok(Arc::clone(folder));
         }
-        match mkdirat(self.links.place, self.links.name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
+        mkdirat(self.links.place, self.links.name, Mode::RWXU)?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let folder = Arc::new(walk::open(self.links.place, walk::as_path(self.links.name), flags, 0)?);
         *open = Some(Arc::clone(&folder));

@@ -4,33 +4,42 @@
 //! is done. The work on a directory is a stack of small tasks (effort.rs): enter it, read a batch of its entries, copy
 //! some of them; so neither its depth nor its width costs more memory than a few batches.
 //!
-//! The target may hold what an earlier run left that was killed. Times are set last, so a file that has its size and
-//! its time of change is complete and is taken; whatever else is there is made anew. A file that vanishes while the
-//! tree is walked is left out, and one that changes is copied as it is found.
+//! The target is empty at first, and nothing else writes there. Complete files of an earlier attempt are moved in
+//! (earlier.rs). A source in use may change while it is walked: what vanishes is left out and counted, once the server
+//! was asked for its name again; what changes is copied as it is found; what comes may be missed. Of a snapshot
+//! everything must be there. A changing directory may give a name twice: the first entry that is copied stays.
 
 mod acl;
 mod data;
 mod directory;
+mod earlier;
 mod entry;
 mod links;
+mod turns;
+mod vanished;
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, FileType, Mode, Stat, StatxFlags, chmodat, fstat, mkdirat, statx};
+use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
 pub use self::acl::PlainLists;
 use self::data::Ways;
 use self::directory::{Directory, Entered, Kept, Open, Target, Tree};
+pub use self::earlier::Earlier;
 pub use self::links::Links;
-use super::attributes::{Attributes, xattrs};
+use self::turns::Turns;
+pub(super) use self::vanished::LACKS;
+use self::vanished::is_gone;
+use super::attributes::{Attributes, Xattr, is_user, xattrs};
 use super::effort::{Effort, Work, Worker};
 use super::walk::{self, Entry};
-use super::{Progress, TreeError};
+use super::{Progress, SourceKind, TreeError, is_own};
 
 /// So many entries are worth a worker of their own.
 const PART: usize = 8;
@@ -39,83 +48,60 @@ const PART: usize = 8;
 const IN_ONE_DIRECTORY: usize = 8;
 /// When so many tasks wait, directories are read in small batches.
 const MANY_TASKS: usize = 4096;
-/// What a directory needs while its entries are made.
-const WORKABLE: u32 = 0o700;
+/// What an error says of where the work was stopped.
+const CONTINUE: &str = "continue copying";
 
 /// Where a copy is made. It must be private until it is done, and so must the place of its links, on the same file
 /// system.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The directory that gets what is in the source.
+    /// The directory that gets what is in the source: made for this copy, and empty.
     pub directory: BorrowedFd<'a>,
-    /// Whether it was made for this run, so that nothing is in it.
-    pub is_new: bool,
     /// The folder for hard links.
     pub links: Links<'a>,
+    /// What an abandoned attempt of the same copy left.
+    pub earlier: Option<Earlier<'a>>,
+    /// The inode number of the driver's own folder on the target's share. Where that share is inside of the source, the
+    /// folder is left out: it holds this very copy.
+    pub own: Option<u64>,
 }
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
 /// The folder of links is removed when all is there. `lists` is what is known of the target's file system.
 ///
 /// # Errors
-/// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV tells
-/// of another file system that is mounted in `source`.
+/// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV: another
+/// file system is mounted in `source`. ENOENT or ESTALE: a frozen source lacks an entry, or the source or the target is
+/// gone as a whole. ECANCELED: `progress` was stopped.
 pub fn tree(
     source: impl AsFd,
+    kind: SourceKind,
     target: Place<'_>,
     lists: &PlainLists,
     effort: &Effort,
     progress: &Progress,
 ) -> Result<(), TreeError> {
-    let made_links = fill(source, target, lists, effort, progress)?;
-    if target.is_new && !made_links { Ok(()) } else { target.links.remove(effort) }
-}
-
-/// Copies a tree; whether there is a folder of links in the end.
-fn fill(
-    source: impl AsFd,
-    target: Place<'_>,
-    lists: &PlainLists,
-    effort: &Effort,
-    progress: &Progress,
-) -> Result<bool, TreeError> {
-    let tree = Tree::new(source.as_fd(), target)?;
-    let root = Arc::clone(&tree.root);
-    let copy = Copy {
-        tree,
-        kept: Kept::default(),
-        links: links::Folder::new(target.links),
-        ways: Ways::default(),
-        lists,
-        progress,
-        busy: AtomicUsize::new(0),
-        missed: AtomicBool::new(false),
-        failed: Mutex::new(None),
-    };
-    effort.run(&copy, Task { directory: root, piece: Piece::Read(0) });
-    if let Some(error) = copy.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
-    if copy.missed.into_inner() {
-        // A server that has lost the whole tree says of each of its entries that it is gone.
-        statx(&source, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
-            .map_err(|errno| failed("look at", ".".into(), errno))?;
-    }
-    Ok(copy.links.is_made())
+    let copy = Copy::new(source.as_fd(), kind, target, lists, progress)?;
+    let first = Task { directory: Arc::clone(&copy.tree.root), piece: Piece::Read(0) };
+    let made_links = copy.run(effort, first)?;
+    if made_links { target.links.remove(effort) } else { Ok(()) }
 }
 
 /// One copying of a tree.
 struct Copy<'a> {
     tree: Tree,
+    kind: SourceKind,
+    /// The driver's own folder.
+    own: Option<u64>,
     kept: Kept,
+    /// The entries that are being copied: each by the number of its directory's copy, and its name.
+    names: Turns<(u64, CString)>,
     links: links::Folder<'a>,
     ways: Ways,
     lists: &'a PlainLists,
     progress: &'a Progress,
     /// In how many directories there are workers.
     busy: AtomicUsize,
-    /// Whether something of the source was gone.
-    missed: AtomicBool,
     failed: Mutex<Option<TreeError>>,
 }
 
@@ -131,7 +117,7 @@ enum Piece {
     Enter,
     /// Reads the batch that begins there.
     Read(u64),
-    /// Copies entries that are no directories, the last one first.
+    /// Copies entries, the last one first. Those that are directories after all become tasks.
     Entries(Vec<Entry>),
 }
 
@@ -159,13 +145,19 @@ impl Spot<'_> {
     }
 }
 
-fn failed(what: &'static str, path: std::path::PathBuf, errno: Errno) -> TreeError {
+fn failed(what: &'static str, path: PathBuf, errno: Errno) -> TreeError {
+    let path = if path.as_os_str().is_empty() { ".".into() } else { path };
     TreeError { what, path, errno: nix::errno::Errno::from_raw(errno.raw_os_error()) }
 }
 
-/// Whether an entry of the source is gone.
-fn is_gone(errno: Errno) -> bool {
-    matches!(errno, Errno::NOENT | Errno::STALE)
+/// Opens a directory of the source, with what is kept of it.
+fn look_at_directory(spot: &Spot<'_>) -> Result<(OwnedFd, Stat, Vec<Xattr>), (&'static str, Errno)> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let source =
+        walk::open(spot.source(), walk::as_path(spot.name), flags, 0).map_err(|errno| (cannot_open(errno), errno))?;
+    let stat = fstat(&source).map_err(|errno| ("look at", errno))?;
+    let xattrs = xattrs(&source).map_err(|errno| ("read the extended attributes of", errno))?;
+    Ok((source, stat, xattrs))
 }
 
 /// What to say where the source cannot be opened.
@@ -186,10 +178,11 @@ impl Work for Copy<'_> {
             self.busy.fetch_add(1, Ordering::Relaxed);
         }
         let done = match piece {
+            _ if self.progress.is_stopped() => Err(failed(CONTINUE, directory.path(), Errno::CANCELED)),
             Piece::Enter => self.enter(&directory, worker),
-            Piece::Read(from) => self.go_on(&directory, worker, |open| self.read(&directory, open, from, worker)),
+            Piece::Read(from) => self.resume(&directory, worker, |open| self.read(&directory, open, from, worker)),
             Piece::Entries(entries) => {
-                self.go_on(&directory, worker, |open| self.entries(&directory, open, entries, worker))
+                self.resume(&directory, worker, |open| self.entries(&directory, open, entries, worker))
             }
         };
         if directory.data.quit() {
@@ -203,21 +196,48 @@ impl Work for Copy<'_> {
 }
 
 impl<'a> Copy<'a> {
-    /// Whether an entry of the source is gone, and notes it.
-    fn is_gone(&self, errno: Errno) -> bool {
-        let is_gone = is_gone(errno);
-        if is_gone {
-            self.miss();
-        }
-        is_gone
+    fn new(
+        source: BorrowedFd<'_>,
+        kind: SourceKind,
+        target: Place<'a>,
+        lists: &'a PlainLists,
+        progress: &'a Progress,
+    ) -> Result<Self, TreeError> {
+        Ok(Self {
+            tree: Tree::new(source, target)?,
+            kind,
+            own: target.own,
+            kept: Kept::default(),
+            names: Turns::default(),
+            links: links::Folder::new(target.links),
+            ways: Ways::default(),
+            lists,
+            progress,
+            busy: AtomicUsize::new(0),
+            failed: Mutex::new(None),
+        })
     }
 
-    fn miss(&self) {
-        self.missed.store(true, Ordering::Relaxed);
+    /// Does the first task and all that comes of it; whether there is a folder of links in the end.
+    fn run(self, effort: &Effort, first: Task) -> Result<bool, TreeError> {
+        let before = self.progress.vanished();
+        effort.run(&self, first);
+        if let Some(error) = self.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        if self.progress.vanished() > before {
+            // A server that has lost the whole tree says of each of its entries that it is gone.
+            vanished::make_sure(&self.tree)?;
+        }
+        Ok(self.links.is_made())
+    }
+
+    fn is_stopped(&self, worker: &Hand<'a, '_, '_>) -> bool {
+        worker.is_stopped() || self.progress.is_stopped()
     }
 
     /// Does a piece of a directory that was entered before.
-    fn go_on(
+    fn resume(
         &self,
         directory: &Arc<Directory>,
         worker: &Hand<'a, '_, '_>,
@@ -226,85 +246,64 @@ impl<'a> Copy<'a> {
         let open = self.tree.open(directory, &self.kept)?;
         match &open {
             Some(open) => piece(open)?,
-            None => self.miss(),
+            None => self.miss(Errno::NOENT, || directory.path())?,
         }
         if worker.is_stopped() { Ok(()) } else { self.leave(directory, open) }
     }
 
     fn enter(&self, directory: &Arc<Directory>, worker: &Hand<'a, '_, '_>) -> Result<(), TreeError> {
-        let open = match directory.above() {
-            Some(above) => match self.tree.open(above, &self.kept)? {
-                Some(open) => {
-                    self.make(&Spot { directory: above, open: &open, name: directory.name() }, directory, worker)?
+        let mut open = None;
+        if let Some(above) = directory.above() {
+            match self.tree.open(above, &self.kept)? {
+                Some(above_open) => {
+                    let spot = Spot { directory: above, open: &above_open, name: directory.name() };
+                    open = self.make(&spot, directory, worker)?;
                 }
-                None => None,
-            },
-            None => None,
-        };
+                None => self.miss(Errno::NOENT, || directory.path())?,
+            }
+        }
         if let Some(open) = &open {
             self.read(directory, open, 0, worker)?;
         }
         if worker.is_stopped() { Ok(()) } else { self.leave(directory, open) }
     }
 
-    /// Makes the directory that `spot` names. None if it is gone, or is no directory any more.
+    /// Makes the directory that `spot` names. None if it is left out: it is gone, or the driver's own.
     fn make(
         &self,
         spot: &Spot<'_>,
         directory: &Arc<Directory>,
         worker: &Hand<'a, '_, '_>,
     ) -> Result<Option<Arc<Open>>, TreeError> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        let source = match walk::open(spot.source(), walk::as_path(spot.name), flags, 0) {
-            Ok(source) => source,
-            Err(errno) if self.is_gone(errno) => return Ok(None),
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                let entry = Entry { name: spot.name.to_owned(), kind: FileType::Unknown };
-                return self.entry(spot, entry.kind, worker).map(|()| None);
+        let mut gone = 0;
+        let (source, stat, xattrs) = loop {
+            match look_at_directory(spot) {
+                Ok(found) => break found,
+                Err((_, errno)) if is_gone(errno) => {
+                    if !self.looks_again(spot, errno, gone)? {
+                        return Ok(None);
+                    }
+                    gone += 1;
+                }
+                Err((_, errno @ (Errno::NOTDIR | Errno::LOOP))) => {
+                    return match self.kind {
+                        SourceKind::Live => self.entry(spot, FileType::Unknown, worker).map(|()| None),
+                        SourceKind::Frozen => Err(spot.failed(LACKS, errno)),
+                    };
+                }
+                Err((what, errno)) => return Err(spot.failed(what, errno)),
             }
-            Err(errno) => return Err(spot.failed(cannot_open(errno), errno)),
         };
-        let stat = fstat(&source).map_err(|errno| spot.failed("look at", errno))?;
+        if is_own(spot.name, &stat, self.own) {
+            return Ok(None);
+        }
         let attributes = Attributes::of(&stat);
-        let xattrs = match xattrs(&source) {
-            Ok(xattrs) => xattrs,
-            Err(errno) if self.is_gone(errno) => return Ok(None),
-            Err(errno) => return Err(spot.failed("read the extended attributes of", errno)),
-        };
-        let (target, has, is_new) = self.make_directory(spot, attributes.mode)?;
-        let (lists, users): (_, Vec<_>) = xattrs.into_iter().partition(acl::is_list);
+        let Some((target, has, is_new)) = directory::make(spot, attributes.mode)? else { return Ok(None) };
+        let (users, lists): (Vec<_>, _) = xattrs.into_iter().partition(is_user);
         directory::set_users(&target, &users).map_err(|errno| spot.failed("set the extended attributes of", errno))?;
         directory.data.enter(Entered::new(&stat, attributes, has, is_new, lists));
-        Ok(Some(Arc::new(Open { source, target })))
-    }
-
-    /// Makes a directory in the target, or takes the one that is there: the directory, as it is, and whether it is new.
-    fn make_directory(&self, spot: &Spot<'_>, mode: u32) -> Result<(OwnedFd, Stat, bool), TreeError> {
-        let mode = Mode::from_raw_mode(mode & 0o777 | WORKABLE);
-        let make = || mkdirat(spot.target(), spot.name, mode);
-        let open = || walk::open(spot.target(), walk::as_path(spot.name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0);
-        let cannot_enter = |errno| spot.failed("enter the copy of", errno);
-        let is_new = match make() {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => return Err(spot.failed("make", errno)),
-        };
-        let target = match open() {
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                self.clear(spot)?;
-                make().map_err(|errno| spot.failed("make", errno))?;
-                open()
-            }
-            opened => opened,
-        }
-        .map_err(cannot_enter)?;
-        let mut has = fstat(&target).map_err(cannot_enter)?;
-        // An earlier run may have finished it.
-        if has.st_mode & WORKABLE != WORKABLE {
-            chmodat(spot.target(), spot.name, mode, AtFlags::empty()).map_err(cannot_enter)?;
-            has = fstat(&target).map_err(cannot_enter)?;
-        }
-        Ok((target, has, is_new))
+        let earlier = spot.open.earlier.as_ref().and_then(|earlier| directory::earlier_directory(earlier, spot.name));
+        Ok(Some(Arc::new(Open { source, target, earlier })))
     }
 
     /// Reads a batch: its files are copied here, unless there are workers for them, its directories become tasks.
@@ -317,7 +316,9 @@ impl<'a> Copy<'a> {
     ) -> Result<(), TreeError> {
         let batch = match walk::read(&open.source, from, worker.waiting() >= MANY_TASKS) {
             Ok(batch) => batch,
-            Err(errno) if self.is_gone(errno) && directory.above().is_some() => return Ok(()),
+            Err(errno) if is_gone(errno) && self.tree.has_lost(directory)? => {
+                return self.miss(errno, || directory.path());
+            }
             Err(errno) => return Err(failed("read", directory.path(), errno)),
         };
         let (directories, mut entries): (Vec<_>, Vec<_>) =
@@ -345,8 +346,8 @@ impl<'a> Copy<'a> {
         worker: &Hand<'a, '_, '_>,
     ) -> Result<(), TreeError> {
         while let Some(Entry { name, kind }) = entries.pop() {
-            if worker.is_stopped() {
-                return Ok(());
+            if self.is_stopped(worker) {
+                return Err(failed(CONTINUE, directory.path_of(&name), Errno::CANCELED));
             }
             if entries.len() >= PART && worker.has_help() {
                 let rest = entries.split_off(entries.len() / 2);
@@ -373,7 +374,7 @@ impl<'a> Copy<'a> {
                     None => self.tree.open_target(last)?,
                 };
                 self.finish(last, entered, &target)?;
-                self.progress.add(u64::from(last.above().is_some()), 0);
+                self.progress.add(u64::from(last.above().is_some() && entered.is_new()), 0);
                 below = Some(target);
             }
             last.data.close();

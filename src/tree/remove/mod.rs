@@ -193,6 +193,8 @@ impl<'a> Removal<'a> {
                     let removed = self.at(tree, |place, name| remove_file(place, name));
                     return removed.map_or_else(failed, |()| Left::Nothing);
                 }
+                // Another controller removes the same tree.
+                Err(Errno::ENOENT | Errno::ESTALE) => return Left::Nothing,
                 Err(errno) => return failed(errno),
             };
             match (self.remove(tree, worker), left) {

@@ -27,7 +27,7 @@ fn directory(path: &Path) -> OwnedFd {
 
 fn archive(tree: &Path) -> Vec<u8> {
     let mut archive = Vec::new();
-    let bytes = write(directory(tree), &mut archive, &Progress::default()).unwrap();
+    let bytes = write(directory(tree), None, &mut archive, &Progress::default()).unwrap();
     assert_eq!(bytes, archive.len() as u64);
     archive
 }

@@ -90,27 +90,40 @@ fn a_tree_with_all_kinds_of_entries_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_second_run_takes_the_place_of_what_a_killed_one_left() {
+fn a_second_run_begins_in_a_directory_of_its_own() {
     let (folder, tree, target) = places();
     make_all_kinds(&tree);
     let before = entries(&tree);
     let archive = archive(&tree);
     let plain = zstd::decode_all(archive.as_slice()).unwrap();
     for part in 1..8 {
-        unpack(&plain[..plain.len() / 8 * part], &target).unwrap_err();
+        let killed = folder.path().join(format!("killed {part}"));
+        fs::create_dir(&killed).unwrap();
+        unpack(&plain[..plain.len() / 8 * part], &killed).unwrap_err();
     }
     unpack(&archive, &target).unwrap();
-    // What stands in the way is replaced, and what it leads to is left alone.
+    assert_equal(&before, &target);
+}
+
+#[test]
+fn a_later_member_takes_the_place_of_an_earlier_one_of_its_name() {
+    let (folder, tree, target) = places();
+    make_all_kinds(&tree);
+    let end = 2 * BLOCK;
+    let plain = |tree: &Path| zstd::decode_all(archive(tree).as_slice()).unwrap();
+    // Other entries under some of the names, that would lead the later ones astray.
     let outside = folder.path().join("outside");
     fs::write(&outside, "mine").unwrap();
-    fs::remove_file(target.join("large")).unwrap();
-    symlink(&outside, target.join("large")).unwrap();
-    fs::remove_file(target.join("zeroes")).unwrap();
-    fs::hard_link(&outside, target.join("zeroes")).unwrap();
-    fs::remove_file(target.join("hole")).unwrap();
-    fs::create_dir(target.join("hole")).unwrap();
-    fs::remove_dir(target.join("a/b/empty")).unwrap();
-    symlink(folder.path(), target.join("a/b/empty")).unwrap();
+    let other = folder.path().join("other");
+    fs::create_dir_all(other.join("a/b")).unwrap();
+    fs::create_dir(other.join("hole")).unwrap();
+    symlink(&outside, other.join("large")).unwrap();
+    symlink(folder.path(), other.join("a/b/empty")).unwrap();
+    fs::write(other.join("zeroes"), "other").unwrap();
+    fs::hard_link(other.join("zeroes"), other.join("sparse")).unwrap();
+    let before = entries(&tree);
+    let (first, whole) = (plain(&other), plain(&tree));
+    let archive = [&first[..first.len() - end], &whole[..whole.len() - end], &whole[..]].concat();
     unpack(&archive, &target).unwrap();
     assert_equal(&before, &target);
     assert_eq!(fs::read(&outside).unwrap(), b"mine");
@@ -265,17 +278,14 @@ impl Write for Changing<'_> {
 fn a_file_is_archived_with_the_size_that_it_had_at_first() {
     let (_folder, tree, target) = places();
     let path = tree.join("file");
-    let noise: Vec<u8> =
-        std::iter::successors(Some(1_u64), |state| Some(state.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1))
-            .map(|state| state.to_be_bytes()[0])
-            .take(60 << 20)
-            .collect();
+    noise(&path, 0, 60 << 20);
+    let noise = fs::read(&path).unwrap();
     let size = noise.len() as u64;
     for new_size in [5 << 20, size + (5 << 20)] {
         fs::write(&path, &noise).unwrap();
         let change = || File::options().write(true).open(&path).unwrap().set_len(new_size).unwrap();
         let mut output = Changing(Vec::new(), 1 << 20, Box::new(change));
-        write(directory(&tree), &mut output, &Progress::default()).unwrap();
+        write(directory(&tree), None, &mut output, &Progress::default()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), new_size);
         unpack(&output.0, &target).unwrap();
         let read = fs::read(target.join("file")).unwrap();
@@ -290,7 +300,7 @@ fn an_output_that_is_full_is_an_error() {
     let (_folder, tree, _) = places();
     fs::write(tree.join("file"), "content").unwrap();
     let full = File::options().write(true).open("/dev/full").unwrap();
-    match write(directory(&tree), full, &Progress::default()) {
+    match write(directory(&tree), None, full, &Progress::default()) {
         Err(ArchiveError::Tree(error)) => assert_eq!(error.errno, nix::errno::Errno::ENOSPC),
         other => panic!("{other:?}"),
     }
@@ -316,5 +326,98 @@ proptest! {
         let archive = archive(&tree);
         unpack(&archive, &target).unwrap();
         assert_equal(&before, &target);
+    }
+}
+
+/// Fills a file with what does not compress, and is another for each seed.
+fn noise(path: &Path, seed: u64, bytes: usize) {
+    let next = |state: &u64| Some((state ^ (state >> 29)).wrapping_mul(0x5851_f42d_4c95_7f2d) + 1);
+    let states = std::iter::successors(Some(seed + 1), next);
+    fs::write(path, states.take(bytes / 8).flat_map(u64::to_be_bytes).collect::<Vec<_>>()).unwrap();
+}
+
+#[test]
+fn a_directory_that_vanishes_midway_is_left_out_and_counted() {
+    let (_folder, tree, target) = places();
+    fs::create_dir(tree.join("d")).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    for number in 0..12 {
+        noise(&tree.join(format!("d/{number}")), number, 2 << 20);
+    }
+    let mut output = Changing(Vec::new(), 1 << 20, Box::new(|| fs::remove_dir_all(tree.join("d")).unwrap()));
+    let progress = Progress::default();
+    write(directory(&tree), None, &mut output, &progress).unwrap();
+    let archived = progress.files();
+    assert!(progress.vanished() > 0 && archived + progress.vanished() >= 15);
+    let unpacked = Progress::default();
+    read(output.0.as_slice(), directory(&target), ALL, &unpacked).unwrap();
+    assert_eq!(unpacked.files(), archived);
+    assert_eq!(fs::read(target.join("file")).unwrap(), b"content");
+}
+
+#[test]
+fn a_tree_that_vanishes_as_a_whole_is_an_error() {
+    let (_folder, tree, _) = places();
+    for number in 0..12 {
+        noise(&tree.join(number.to_string()), number, 2 << 20);
+    }
+    let mut output = Changing(Vec::new(), 1 << 20, Box::new(|| fs::remove_dir_all(&tree).unwrap()));
+    match write(directory(&tree), None, &mut output, &Progress::default()) {
+        Err(ArchiveError::Tree(error)) => {
+            assert!(matches!(error.errno, nix::errno::Errno::ESTALE | nix::errno::Errno::ENOENT), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_driver_s_own_folder_is_left_out_and_another_is_archived() {
+    let (_folder, tree, target) = places();
+    for path in ["a/.nfs-csi/staging", "b/.nfs-csi"] {
+        fs::create_dir_all(tree.join(path)).unwrap();
+    }
+    let own = fs::metadata(tree.join("a/.nfs-csi")).unwrap().ino();
+    let progress = Progress::default();
+    let mut archive = Vec::new();
+    write(directory(&tree), Some(own), &mut archive, &progress).unwrap();
+    unpack(&archive, &target).unwrap();
+    assert!(target.join("a").exists() && !target.join("a/.nfs-csi").exists());
+    assert!(target.join("b/.nfs-csi").exists());
+    assert_eq!((progress.files(), progress.vanished()), (4, 0));
+}
+
+fn assert_stopped(result: Result<impl std::fmt::Debug, ArchiveError>) {
+    match result {
+        Err(ArchiveError::Tree(error)) => assert_eq!(error.errno, nix::errno::Errno::ECANCELED),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Stops the work when something is read of an archive.
+struct Stopping<'a>(&'a [u8], &'a Progress);
+
+impl Read for Stopping<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.1.stop();
+        self.0.read(bytes)
+    }
+}
+
+#[test]
+fn archiving_and_unpacking_are_stopped_in_the_middle_of_a_file_and_between_files() {
+    for (files, bytes) in [(1, 24 << 20), (120, 200 << 10)] {
+        let (_folder, tree, target) = places();
+        for number in 0..files {
+            noise(&tree.join(number.to_string()), number, bytes);
+        }
+        let progress = Progress::default();
+        let mut output = Changing(Vec::new(), 1 << 20, Box::new(|| progress.stop()));
+        assert_stopped(write(directory(&tree), None, &mut output, &progress));
+        assert!(progress.files() < 1 + files && output.0.len() < 20 << 20);
+        let archive = archive(&tree);
+        let progress = Progress::default();
+        assert_stopped(read(Stopping(&archive, &progress), directory(&target), ALL, &progress));
+        let unpacked: u64 = fs::read_dir(&target).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+        assert!(unpacked < 10 << 20);
     }
 }

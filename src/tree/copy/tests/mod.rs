@@ -1,25 +1,32 @@
-//! What a copy keeps, takes up again and bounds, on a local file system. They run as root.
+//! What a copy keeps and bounds, on a local file system. They run as root.
+
+mod changes;
+mod resuming;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rustix::fs::{AtFlags, FileType, OFlags, lgetxattr, lsetxattr};
 use rustix::fs::{CWD, Mode, Timespec, Timestamps, XattrFlags, makedev, mkdirat, mknodat, openat, utimensat};
 
-use super::{Links, Place, PlainLists, fill, tree};
+use super::directory::Directory;
+use super::{Copy, Earlier, Links, Piece, Place, PlainLists, Task, tree};
 use crate::tree::effort::Effort;
-use crate::tree::{Progress, TreeError};
+use crate::tree::{Progress, SourceKind, TreeError};
 
-/// A folder with a source and a target in it.
+/// A folder with a source and a target in it, and perhaps what an earlier attempt left.
 struct Trees {
     folder: tempfile::TempDir,
     progress: Progress,
+    own: Option<u64>,
 }
 
 impl Trees {
@@ -27,7 +34,7 @@ impl Trees {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("source")).unwrap();
         fs::create_dir(folder.path().join("target")).unwrap();
-        Self { folder, progress: Progress::default() }
+        Self { folder, progress: Progress::default(), own: None }
     }
 
     fn source(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -38,26 +45,62 @@ impl Trees {
         self.folder.path().join("target").join(path)
     }
 
+    fn earlier(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join("earlier").join(path)
+    }
+
     fn copy_with(&self, workers: usize) -> Result<(), TreeError> {
+        self.copy_of(SourceKind::Live, workers)
+    }
+
+    fn copy_of(&self, kind: SourceKind, workers: usize) -> Result<(), TreeError> {
         self.with_place(|source, place| {
-            tree(source, place, &PlainLists::default(), &Effort::new(workers), &self.progress)
+            tree(source, kind, place, &PlainLists::default(), &Effort::new(workers), &self.progress)
         })
     }
 
-    /// As a run that is killed just before its end.
-    fn copy_but_for_the_end(&self) {
+    /// Does one piece of a copy, and what comes of it: as if the source had changed since its directories were read.
+    /// The folder of links stays, as when the copy is killed just before its end.
+    fn copy_piece(
+        &self,
+        kind: SourceKind,
+        first: impl FnOnce(&Arc<Directory>) -> (Arc<Directory>, Piece),
+    ) -> Result<(), TreeError> {
         self.with_place(|source, place| {
-            fill(source, place, &PlainLists::default(), &Effort::new(1), &self.progress).unwrap()
-        });
+            let lists = PlainLists::default();
+            let copy = Copy::new(source, kind, place, &lists, &self.progress)?;
+            let (directory, piece) = first(&copy.tree.root);
+            copy.run(&Effort::new(1), Task { directory, piece }).map(drop)
+        })
     }
 
-    fn with_place<T>(&self, work: impl FnOnce(File, Place<'_>) -> T) -> T {
-        let open = |path: &Path| File::open(path).unwrap();
-        let place = open(self.folder.path());
-        let links = Links::new(place.as_fd(), c"links");
-        let directory = open(&self.target(""));
-        let target = Place { directory: directory.as_fd(), is_new: false, links };
-        work(open(&self.source("")), target)
+    /// Copies all, and makes an abandoned attempt of it.
+    fn abandon(&self) {
+        self.copy_piece(SourceKind::Live, |root| (Arc::clone(root), Piece::Read(0))).unwrap();
+        self.make_earlier();
+    }
+
+    /// What is in the target becomes the earlier attempt's, and another target is made.
+    fn make_earlier(&self) {
+        let path = |name: &str| self.folder.path().join(name);
+        for (now, then) in [("target", "earlier"), ("links", "earlier-links")] {
+            let _ = fs::remove_dir_all(path(then));
+            let _ = fs::rename(path(now), path(then));
+        }
+        fs::create_dir(path("target")).unwrap();
+    }
+
+    fn with_place<T>(&self, work: impl FnOnce(BorrowedFd<'_>, Place<'_>) -> T) -> T {
+        let open = |name: &str| File::open(self.folder.path().join(name)).ok();
+        let [source, target, place] = ["source", "target", ""].map(|name| open(name).unwrap());
+        let earlier = open("earlier");
+        let place = Place {
+            directory: target.as_fd(),
+            links: Links::new(place.as_fd(), c"links"),
+            earlier: earlier.as_ref().map(|earlier| Earlier { directory: earlier.as_fd() }),
+            own: self.own,
+        };
+        work(source.as_fd(), place)
     }
 
     fn copy(&self) {
@@ -243,25 +286,6 @@ fn without_hard_links_no_folder_for_them_is_made() {
 }
 
 #[test]
-fn links_hold_over_a_restart() {
-    let trees = Trees::new();
-    trees.file("a/file", "shared");
-    fs::hard_link(trees.source("a/file"), trees.source("b")).unwrap();
-    trees.copy_but_for_the_end();
-    // Killed between the two names; and what is left of another try is in the way.
-    fs::remove_file(trees.target("b")).unwrap();
-    fs::write(trees.target("b"), "half").unwrap();
-    trees.copy_but_for_the_end();
-    let inode = |path: &str| fs::metadata(trees.target(path)).unwrap().ino();
-    assert_eq!(inode("a/file"), inode("b"));
-    // Killed before the first one got its second name.
-    fs::remove_dir_all(trees.folder.path().join("links")).unwrap();
-    fs::remove_file(trees.target("b")).unwrap();
-    trees.copy();
-    assert_eq!(inode("a/file"), inode("b"));
-}
-
-#[test]
 fn holes_stay_holes() {
     const SIZE: u64 = 64 * 1024 * 1024;
     let trees = Trees::new();
@@ -295,62 +319,19 @@ fn large_files_are_copied_whole() {
 }
 
 #[test]
-fn what_an_earlier_run_completed_is_taken_and_the_rest_made_anew() {
-    let trees = Trees::new();
-    for name in ["whole", "half", "other", "was a directory", "was a link"] {
-        trees.file(&format!("d/{name}"), "content");
-        set_times(&trees.source(format!("d/{name}")), 1_000_000_000, 1_100_000_000);
-    }
-    fs::create_dir(trees.source("d/was a file")).unwrap();
-    symlink("to", trees.source("d/link")).unwrap();
-    trees.copy();
-    let inode = |name: &str| fs::symlink_metadata(trees.target("d").join(name)).unwrap().ino();
-    let (whole, link) = (inode("whole"), inode("link"));
-    // Of its size and time, it is taken for complete, whatever it holds.
-    fs::write(trees.target("d/whole"), "CONTENT").unwrap();
-    set_times(&trees.target("d/whole"), 1_000_000_000, 1_100_000_000);
-    fs::write(trees.target("d/half"), "cont").unwrap();
-    fs::write(trees.target("d/other"), "CONTENT").unwrap();
-    fs::remove_file(trees.target("d/was a directory")).unwrap();
-    fs::create_dir_all(trees.target("d/was a directory/deep")).unwrap();
-    fs::remove_file(trees.target("d/was a link")).unwrap();
-    let outside = trees.folder.path().join("outside");
-    fs::write(&outside, "kept").unwrap();
-    symlink(&outside, trees.target("d/was a link")).unwrap();
-    fs::remove_dir(trees.target("d/was a file")).unwrap();
-    fs::write(trees.target("d/was a file"), "x").unwrap();
-    for path in [trees.source("d"), trees.target("d")] {
-        fs::set_permissions(path, PermissionsExt::from_mode(0o500)).unwrap();
-    }
-    trees.copy();
-    assert_eq!((inode("whole"), inode("link")), (whole, link));
-    assert_eq!(fs::read(trees.target("d/whole")).unwrap(), b"CONTENT");
-    for name in ["half", "other", "was a directory", "was a link"] {
-        assert_eq!(fs::read(trees.target("d").join(name)).unwrap(), b"content", "{name}");
-        assert!(fs::symlink_metadata(trees.target("d").join(name)).unwrap().is_file(), "{name}");
-    }
-    assert!(trees.target("d/was a file").is_dir());
-    assert_eq!(fs::read(outside).unwrap(), b"kept");
-    assert_eq!(mode(&trees.target("d")), 0o500);
-}
-
-#[test]
 fn a_failure_ends_the_whole_and_tells_the_entry() {
     let trees = Trees::new();
     for number in 0..2000 {
         trees.file(&format!("d{}/file {number}", number % 50), "x");
     }
-    trees.file("d7/bad/file", "x");
-    // A link in the target's way that cannot be removed: the directory is another file system's.
-    fs::create_dir_all(trees.target("d7")).unwrap();
-    let immutable = trees.target("d7/bad");
-    fs::write(&immutable, "x").unwrap();
-    rustix::fs::ioctl_setflags(File::open(&immutable).unwrap(), rustix::fs::IFlags::IMMUTABLE).unwrap();
+    let bad = trees.source("d7/bad");
+    fs::create_dir(&bad).unwrap();
+    mount(Some("none"), &bad, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
     let failed = trees.copy_with(4);
-    rustix::fs::ioctl_setflags(File::open(&immutable).unwrap(), rustix::fs::IFlags::empty()).unwrap();
+    umount2(&bad, MntFlags::MNT_DETACH).unwrap();
     let error = failed.unwrap_err();
-    assert_eq!((error.path.as_path(), error.errno), (Path::new("d7/bad"), nix::errno::Errno::EPERM));
-    assert_eq!(error.to_string(), "cannot remove an earlier copy of d7/bad: Operation not permitted");
+    assert_eq!((error.path.as_path(), error.errno), (Path::new("d7/bad"), nix::errno::Errno::EXDEV));
+    assert!(error.to_string().contains("cannot copy another file system, mounted in the tree at d7/bad"), "{error}");
 }
 
 #[test]
@@ -377,6 +358,8 @@ fn files_that_vanish_or_come_meanwhile_are_no_failure() {
             }
         });
         for _ in 0..20 {
+            fs::remove_dir_all(trees.target("")).unwrap();
+            fs::create_dir(trees.target("")).unwrap();
             trees.copy();
         }
         done.store(true, Ordering::Relaxed);
@@ -445,17 +428,21 @@ fn descriptors_are_bounded() {
         }
         path.push("7");
     }
-    let most = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let copying = scope.spawn(|| trees.copy_with(8));
-        while !copying.is_finished() {
-            let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
-            let own = links
-                .filter(|link| fs::read_link(link.path()).is_ok_and(|path| path.starts_with(trees.folder.path())))
-                .count();
-            most.fetch_max(own, Ordering::Relaxed);
-        }
-        copying.join().unwrap().unwrap();
-    });
-    assert!(most.into_inner() <= 100 + 8 * 6);
+    // A pair of directories each, and three with an earlier attempt's.
+    for (kept, each) in [(100, 6), (150, 8)] {
+        let most = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| trees.copy_with(8));
+            while !copying.is_finished() {
+                let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+                let own = links
+                    .filter(|link| fs::read_link(link.path()).is_ok_and(|path| path.starts_with(trees.folder.path())))
+                    .count();
+                most.fetch_max(own, Ordering::Relaxed);
+            }
+            copying.join().unwrap().unwrap();
+        });
+        assert!(most.into_inner() <= kept + 8 * each);
+        trees.make_earlier();
+    }
 }
