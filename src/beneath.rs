@@ -42,16 +42,24 @@ pub fn open_dir(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
 /// # Errors
 /// What opening or reading it gives.
 pub fn names(dir: impl AsFd) -> Result<Vec<OsString>> {
+    collect_names(dir, |name| Ok(Some(name.to_owned())))
+}
+
+/// What `read` makes of the names in a directory, without `.` and `..`; none: nothing.
+///
+/// # Errors
+/// What opening or reading it gives; the first error of `read`.
+pub fn collect_names<T>(dir: impl AsFd, mut read: impl FnMut(&OsStr) -> Result<Option<T>>) -> Result<Vec<T>> {
     let mut entries = Dir::from_fd(open(dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?)?;
-    let mut names = Vec::new();
+    let mut all = Vec::new();
     for entry in entries.iter() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(name).to_owned());
+            all.extend(read(OsStr::from_bytes(name))?);
         }
     }
-    Ok(names)
+    Ok(all)
 }
 
 /// Whether nothing is in a directory that is open for reading.

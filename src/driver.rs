@@ -103,6 +103,9 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     if let Some(node) = &node {
         node.observe(&metrics);
     }
+    if let Some(controller) = &controller {
+        controller.observe(&metrics);
+    }
     observed.observe(&metrics);
     let services = rpc::services(&configuration.driver_name, configuration.topology, controller.clone(), node, metrics);
     ready.set(true);

@@ -2,13 +2,14 @@
 //!
 //! The CSI specification lets an orchestrator repeat a call whose answer it did not get, and asks for ABORTED where an
 //! operation on the same volume is pending. A job outlives the RPC that started it: it runs to its end although nobody
-//! waits any more, and the retry gets its result.
+//! waits any more, and the retry gets its result. Long work for which nobody has asked again for a while (its claim was
+//! deleted) is told to end.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::sync::watch;
@@ -72,6 +73,8 @@ pub struct Job {
     pub removes: bool,
     /// How long the caller waits for it; for ever without.
     pub patience: Option<Duration>,
+    /// How long it goes on after the last caller has gone; for ever without.
+    pub abandoned_after: Option<Duration>,
     /// How far it is.
     pub progress: Arc<Progress>,
 }
@@ -80,7 +83,8 @@ impl Job {
     /// A job that ends soon and reads nothing else's data.
     #[must_use]
     pub fn short(key: String, method: &'static str, request: String) -> Self {
-        Self { key, method, request, reads: None, removes: false, patience: None, progress: Arc::default() }
+        let (reads, removes, patience, abandoned_after) = (None, false, None, None);
+        Self { key, method, request, reads, removes, patience, abandoned_after, progress: Arc::default() }
     }
 }
 
@@ -94,6 +98,44 @@ pub struct Jobs {
 struct Running {
     job: Job,
     done: watch::Receiver<Option<Outcome>>,
+    callers: Arc<Callers>,
+}
+
+/// Who waits for a job.
+#[derive(Debug)]
+struct Callers(Mutex<(usize, Instant)>);
+
+impl Callers {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new((0, Instant::now()))))
+    }
+
+    fn change(&self, change: impl Fn(usize) -> usize) {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *callers = (change(callers.0), Instant::now());
+    }
+
+    /// How long nobody has waited.
+    fn gone_for(&self) -> Duration {
+        let (waiting, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting > 0 { Duration::ZERO } else { since.elapsed() }
+    }
+}
+
+/// One who waits, until this is dropped.
+struct Caller(Arc<Callers>);
+
+impl Caller {
+    fn new(callers: Arc<Callers>) -> Self {
+        callers.change(|waiting| waiting + 1);
+        Self(callers)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.change(|waiting| waiting - 1);
+    }
 }
 
 impl Jobs {
@@ -108,7 +150,7 @@ impl Jobs {
         F: Future<Output = T> + Send + 'static,
     {
         let (key, method, patience) = (job.key.clone(), job.method, job.patience);
-        let (mut done, progress) = self.join_or_start(job, work)?;
+        let (mut done, progress, _caller) = self.join_or_start(job, work)?;
         let ended = done.wait_for(Option::is_some);
         let ended = match patience {
             Some(patience) => tokio::time::timeout(patience, ended).await,
@@ -130,7 +172,8 @@ impl Jobs {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = running.get(&job.key) {
             return if other.job.method == job.method && other.job.request == job.request {
-                Ok((other.done.clone(), Arc::clone(&other.job.progress)))
+                let caller = Caller::new(Arc::clone(&other.callers));
+                Ok((other.done.clone(), Arc::clone(&other.job.progress), caller))
             } else {
                 Err(JobError::Busy { key: job.key, running: other.job.method })
             };
@@ -146,15 +189,17 @@ impl Jobs {
         let (finish, done) = watch::channel(None);
         let progress = Arc::clone(&job.progress);
         let place = Place { jobs: Arc::clone(self), key: job.key.clone() };
-        let reported = (job.key.clone(), job.method, Arc::clone(&progress));
-        running.insert(job.key.clone(), Running { job, done: done.clone() });
+        let callers = Callers::new();
+        let caller = Caller::new(Arc::clone(&callers));
+        let followed = (job.clone(), Arc::clone(&callers));
+        running.insert(job.key.clone(), Running { job, done: done.clone(), callers });
         tokio::spawn(async move {
-            let outcome: Outcome = Arc::new(reporting(reported, work).await);
+            let outcome: Outcome = Arc::new(following(followed, work).await);
             // First the place is free, then the answer goes out: who got it may ask for the next thing at once.
             drop(place);
             finish.send_replace(Some(outcome));
         });
-        Ok((done, progress))
+        Ok((done, progress, caller))
     }
 
     /// How many operations run.
@@ -164,16 +209,29 @@ impl Jobs {
     }
 }
 
-type Joined = (watch::Receiver<Option<Outcome>>, Arc<Progress>);
+type Joined = (watch::Receiver<Option<Outcome>>, Arc<Progress>, Caller);
 
-/// Waits for the work, and logs now and then how far it is.
-async fn reporting<T>((key, method, progress): (String, &str, Arc<Progress>), work: impl Future<Output = T>) -> T {
+/// Waits for the work, logs now and then how far it is, and tells it to end when nobody has asked for it for too long.
+async fn following<T>((job, callers): (Job, Arc<Callers>), work: impl Future<Output = T>) -> T {
+    let Job { key, method, progress, abandoned_after, .. } = job;
+    let look = abandoned_after.map_or(REPORT, |after| REPORT.min(after / 4));
+    let mut reported = Instant::now();
     let mut work = std::pin::pin!(work);
     loop {
-        if let Ok(result) = tokio::time::timeout(REPORT, &mut work).await {
+        if let Ok(result) = tokio::time::timeout(look, &mut work).await {
             return result;
         }
-        tracing::info!(method, key, %progress, "still running");
+        if reported.elapsed() >= REPORT {
+            tracing::info!(method, key, %progress, "still running");
+            reported = Instant::now();
+        }
+        if progress.take_asked() {
+            callers.change(|waiting| waiting);
+        }
+        if abandoned_after.is_some_and(|after| callers.gone_for() >= after) && !progress.is_stopped() {
+            tracing::info!(method, key, %progress, "nobody has asked for this for a while: it is ended");
+            progress.stop();
+        }
     }
 }
 
@@ -280,6 +338,34 @@ mod tests {
         let again = jobs.run(job("Create"), async { false });
         begin.send(()).unwrap();
         assert_eq!(again.await, Ok(true));
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_asks_for_any_more_is_told_to_end_and_work_that_is_asked_for_is_not() {
+        let jobs = Arc::new(Jobs::default());
+        let after = Some(Duration::from_millis(40));
+        let wanted = Job { abandoned_after: after, ..job("Create") };
+        let progress = Arc::clone(&wanted.progress);
+        let done = jobs.run(wanted, async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            true
+        });
+        assert_eq!(done.await, Ok(true));
+        assert!(!progress.is_stopped());
+
+        let unwanted = Job { abandoned_after: after, ..job("Create") };
+        let progress = Arc::clone(&unwanted.progress);
+        let seen = Arc::clone(&progress);
+        let call = jobs.run(unwanted, async move {
+            while !seen.is_stopped() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(1), call).await.is_err());
+        while jobs.count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(progress.is_stopped());
     }
 
     #[tokio::test]

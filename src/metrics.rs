@@ -70,6 +70,22 @@ pub const DETACHED: Reading = Reading {
     label: Some("server"),
 };
 
+/// What is in the trash.
+pub const TRASH: Reading = Reading {
+    name: "nfs_csi_trash_entries",
+    help: "Deleted volumes and snapshots that are in the trash, kept or about to be freed, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
+/// What cannot be freed.
+pub const TRASH_STUCK: Reading = Reading {
+    name: "nfs_csi_trash_stuck_entries",
+    help: "Entries of the trash that could not be freed at the last try, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
 /// The form of what [`Metrics::text`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

@@ -8,17 +8,18 @@ use thiserror::Error;
 
 use super::{Controller, IsStale, Settings, job_key, snapshot_key};
 use crate::export::catalog::{Created, Record};
+use crate::export::claims::Claims;
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
-use crate::tree::make::{self, Attributes};
+use crate::tree::make::Attributes;
 use crate::volume::access::{CapacityRange, Mode, OnDelete};
 use crate::volume::content::{RecordedSource, Source};
 use crate::volume::id::VolumeId;
 use crate::volume::name::{RecordKey, VolumeName};
 use crate::volume::parameters::CreateParameters;
 use crate::volume::share::Share;
-use crate::volume::subdir::{SubDir, TemplateError};
+use crate::volume::subdir::{SubDir, Template, TemplateError};
 
 /// A volume to make.
 #[derive(Clone, Debug)]
@@ -73,11 +74,31 @@ pub enum CreateError {
     )]
     Occupied { subdir: String, share: String },
 
+    #[error("{subdir} on {share} is claimed by a volume whose class names it: use another name")]
+    Claimed { subdir: String, share: String },
+
+    #[error(
+        "subDir {subdir} leads into {directory} on {share}, which is another volume's by its own name: a claim's name or \
+         namespace must not reach it; use another name"
+    )]
+    Anothers { subdir: String, directory: String, share: String },
+
     #[error(transparent)]
     Export(#[from] ExportError),
 
     #[error(transparent)]
     Job(#[from] JobError),
+}
+
+impl CreateError {
+    /// A retry may succeed without anybody changing anything.
+    pub(super) fn is_passing(&self) -> bool {
+        match self {
+            Self::Export(error) => error.is_passing(),
+            Self::Job(_) => true,
+            _ => false,
+        }
+    }
 }
 
 impl IsStale for CreateError {
@@ -96,6 +117,7 @@ impl Controller {
         let job = Job {
             reads: plan.source.as_ref().map(source_key),
             patience: request.patience,
+            abandoned_after: plan.source.is_some().then_some(self.settings.abandoned_after),
             ..Job::short(job_key(&plan.share, &plan.key), "CreateVolume", format!("{plan:?} {:?}", request.options))
         };
         let progress = Arc::clone(&job.progress);
@@ -135,7 +157,14 @@ pub(super) struct Plan {
     on_delete_given: bool,
     trash_retention: Option<Duration>,
     owner: Option<String>,
+    /// The permissions that the class says, and not the operator for all.
+    class_mode: Option<Mode>,
+    /// Whether who makes a claim has a say in the directory's name.
+    is_claims_word: bool,
 }
+
+/// How often a directory that goes while it is made a volume is made again.
+const TRIES: u32 = 5;
 
 impl Plan {
     fn new(settings: &Settings, request: &CreateVolume) -> Result<Self, TemplateError> {
@@ -156,6 +185,8 @@ impl Plan {
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
             owner: settings.cluster.clone(),
+            class_mode: parameters.permissions,
+            is_claims_word: parameters.template.as_ref().is_some_and(Template::takes_words_of_claims),
             attributes: Attributes {
                 mode: parameters.permissions.or(settings.default_permissions).map(Mode::bits),
                 uid: parameters.owner.uid,
@@ -168,44 +199,91 @@ impl Plan {
         if let Some(record) = export.record(&self.key)? {
             return self.accept(&record);
         }
-        if self.subdir_given {
-            // Others may name the same directory: this volume's claim comes before the directory, so that a delete of
-            // theirs leaves it.
-            export.claim(&self.subdir, &self.key)?;
-            export.alone(&self.subdir, || self.make(export))
-        } else {
-            self.make(export)
-        }
-    }
-
-    fn make(&self, export: &Export) -> Result<Volume, CreateError> {
-        self.make_directory(export).inspect_err(|_| self.take_back_claim(export))?;
-        match export.create_record(&self.key, &self.record())? {
-            Created::Before(record) => self.accept(&record),
-            Created::Now => {
-                // Another process's delete of the directory that both name may have begun before the claim.
-                if self.subdir_given && !export.has_directory(&self.subdir)? {
-                    self.make_directory(export)?;
-                }
-                Ok(self.volume(self.capacity.capacity(), self.on_delete))
+        // This volume's claim comes before the directory, so that a delete of the others leaves it.
+        self.claim(export)?;
+        let made = export.alone(&self.subdir, || self.make(export));
+        made.inspect_err(|error| {
+            if !error.is_passing() {
+                self.take_back_claim(export);
             }
-        }
-    }
-
-    fn make_directory(&self, export: &Export) -> Result<(), ExportError> {
-        let components: Vec<&str> = self.subdir.components().collect();
-        make::directory(export.root(), &components, self.attributes).map_err(|(component, errno)| {
-            let path = self.subdir.to_string();
-            let path = if component == path { path } else { format!("{path} (at {component})") };
-            export.failed("make the directory", path, errno)
         })
     }
 
-    /// After a failure: nobody may ever ask again. What cannot be taken back now, a retry's success makes right.
+    fn make(&self, export: &Export) -> Result<Volume, CreateError> {
+        let mut is_recorded = false;
+        for _ in 0..TRIES {
+            let made = export.make_directory(&self.subdir, self.attributes)?;
+            let others = if made.is_new { Claims::None } else { export.claims(&self.subdir, &self.key)? };
+            if !self.subdir_given && others != Claims::None {
+                let (subdir, share) = (self.subdir.to_string(), export.share().to_string());
+                return Err(CreateError::Claimed { subdir, share });
+            }
+            let found = made.had_content
+                && match others {
+                    Claims::Shared(records) => records.iter().any(|record| record.found),
+                    _ => true,
+                };
+            let record = Record { inode: Some(made.inode), found, ..self.record() };
+            if is_recorded {
+                export.replace_record(&self.key, &record)?;
+            } else if let Created::Before(record) = export.create_record(&self.key, &record)? {
+                return self.accept(&record);
+            }
+            is_recorded = true;
+            if self.is_as_made(export, made.inode)? {
+                return Ok(self.volume(self.capacity.capacity(), self.on_delete));
+            }
+        }
+        export.remove_record(&self.key)?;
+        Err(export.contended("make", self.subdir.to_string()).into())
+    }
+
+    /// After the record: whether directory and claim are still there, for a delete by another controller may have begun
+    /// before the record was. A claim that is missing is made again.
+    pub(super) fn is_as_made(&self, export: &Export, inode: u64) -> Result<bool, CreateError> {
+        let has_claim = !self.subdir_given || export.has_claim(&self.subdir, &self.key, self.owner.as_deref())?;
+        if has_claim && export.inode_of(&self.subdir)? == Some(inode) {
+            return Ok(true);
+        }
+        self.claim(export)?;
+        Ok(export.inode_of(&self.subdir)? == Some(inode))
+    }
+
+    /// Claims the directory, if the class named it.
+    pub(super) fn claim(&self, export: &Export) -> Result<(), CreateError> {
+        if self.subdir_given {
+            self.check_name(export)?;
+            export.claim(&self.subdir, &self.key, self.owner.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Who names a claim chooses a part of the directory's name, and must not reach a volume that has its directory by
+    /// its own name.
+    fn check_name(&self, export: &Export) -> Result<(), CreateError> {
+        let Some(first) = self.subdir.components().next().filter(|_| self.is_claims_word) else { return Ok(()) };
+        let key = RecordKey::of(first);
+        if key == self.key {
+            return Ok(());
+        }
+        let is_anothers = match export.record(&key)? {
+            Some(record) => !record.subdir_given && record.subdir.as_str() == first,
+            // A volume that csi-driver-nfs made has no record: what a provisioner names volumes is no name for a claim.
+            None => VolumeName::is_provisioners(first),
+        };
+        if is_anothers {
+            let (subdir, share) = (self.subdir.to_string(), export.share().to_string());
+            return Err(CreateError::Anothers { subdir, directory: first.to_owned(), share });
+        }
+        Ok(())
+    }
+
+    /// After a failure: nobody may ever ask again. What cannot be taken back now is swept later.
     pub(super) fn take_back_claim(&self, export: &Export) {
-        // Another replica may have been luckier: then the claim is its volume's.
-        if self.subdir_given && matches!(export.record(&self.key), Ok(None)) {
-            let _ = export.release(&self.subdir, &self.key);
+        if self.subdir_given
+            && let Err(error) = export.take_back_claim(&self.subdir, &self.key, self.owner.as_deref())
+        {
+            tracing::warn!(share = %export.share(), %error, "a claim that is not needed any more is swept later");
         }
     }
 
@@ -214,6 +292,7 @@ impl Plan {
             subdir_given: self.subdir_given,
             capacity_bytes: self.capacity.capacity(),
             on_delete: self.on_delete,
+            on_delete_given: self.on_delete_given,
             permissions: self.attributes.mode.and_then(Mode::from_bits),
             uid: self.attributes.uid,
             gid: self.attributes.gid,
@@ -250,7 +329,37 @@ impl Plan {
         if self.on_delete_given && record.on_delete != self.on_delete {
             return refuse(format!("onDelete {}", record.on_delete), format!("onDelete {}", self.on_delete));
         }
+        if let Err((has, wanted)) = self.accept_attributes(record) {
+            return refuse(has, wanted);
+        }
         Ok(self.volume(record.capacity_bytes, record.on_delete))
+    }
+
+    /// What the request says of the directory itself; what it does not say, any volume fits. Otherwise what the volume has,
+    /// and what is wanted.
+    fn accept_attributes(&self, record: &Record) -> Result<(), (String, String)> {
+        let text = |name: &str, value: Option<String>| match value {
+            Some(value) => format!("{name} {value}"),
+            None => format!("no {name}"),
+        };
+        let octal = |mode: Mode| format!("{:04o}", mode.bits());
+        let number = |number: u32| number.to_string();
+        for (name, has, wanted) in [
+            ("mode", record.permissions.map(octal), self.class_mode.map(octal)),
+            ("uid", record.uid.map(number), self.attributes.uid.map(number)),
+            ("gid", record.gid.map(number), self.attributes.gid.map(number)),
+            (
+                "trashRetention in seconds",
+                record.trash_retention.map(|seconds| seconds.to_string()),
+                self.trash_retention.map(|retention| retention.as_secs().to_string()),
+            ),
+            ("cluster", record.owner.clone(), self.owner.clone().filter(|_| record.owner.is_some())),
+        ] {
+            if wanted.is_some() && wanted != has {
+                return Err((text(name, has), text(name, wanted)));
+            }
+        }
+        Ok(())
     }
 
     fn volume(&self, capacity_bytes: u64, on_delete: OnDelete) -> Volume {

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::expand::adopted;
-use super::{Controller, IsStale, job_key};
+use super::{Controller, IsStale, Settings, job_key};
 use crate::export::catalog::Record;
 use crate::export::claims::Claims;
 use crate::export::trash::{Kind, Moved, TrashName};
@@ -66,61 +66,63 @@ impl Controller {
         let work = async move {
             let DeleteVolume { id, options } = request;
             let share = id.share().clone();
-            let defaults = (controller.settings.default_on_delete, controller.settings.trash_retention);
+            let defaults = Defaults::of(&controller.settings);
             let work = move |export: &Export| delete(export, &id, defaults);
-            let (trash, export) = controller.on(&share, &options, work).await?;
-            if let Some(name) = trash {
-                controller.reaper.free(export, &name);
-            }
-            Ok(())
+            controller.on(&share, &options, work).await.map(drop)
         };
         self.jobs.run(job, work).await?
     }
 }
 
-/// Takes the volume out of sight; gives the name its directory has in the trash, if it went there.
-fn delete(
-    export: &Export,
-    id: &VolumeId,
-    (default_policy, default_retention): (OnDelete, Duration),
-) -> Result<Option<TrashName>, DeleteError> {
+/// What the operator decided for volumes whose record does not say it.
+#[derive(Clone, Copy, Debug)]
+struct Defaults {
+    policy: OnDelete,
+    retention: Duration,
+    /// For volumes without a record, at least.
+    unrecorded: Duration,
+}
+
+impl Defaults {
+    fn of(settings: &Settings) -> Self {
+        let Settings { default_on_delete, trash_retention, unrecorded_retention, .. } = settings;
+        Self { policy: *default_on_delete, retention: *trash_retention, unrecorded: *unrecorded_retention }
+    }
+}
+
+/// Takes the volume out of sight.
+fn delete(export: &Export, id: &VolumeId, defaults: Defaults) -> Result<(), DeleteError> {
     let key = id.key();
     let record = export.record(&key)?;
     let Some(subdir) = id.subdir().cloned().or_else(|| record.as_ref().map(|record| record.subdir.clone())) else {
         // A compact id names its record, and the record is gone: so is the volume.
-        return Ok(None);
+        return Ok(());
     };
     // A record of the same key that names another directory is another volume's: not this one's to remove.
     let record = record.filter(|record| record.subdir == subdir);
     // An id tells of `retain` and `archive` only: the record knows more, and where there is none (another driver's
     // volume, one written down by hand) it is the operator's decision, as with csi-driver-nfs.
     let policy = match (id.on_delete(), &record) {
+        // What the driver did not make it does not destroy, unless it is told to.
+        (OnDelete::Delete, Some(record)) if record.found && !record.on_delete_given => OnDelete::Retain,
         (OnDelete::Delete, Some(record)) => record.on_delete,
-        (OnDelete::Delete, None) => default_policy,
+        (OnDelete::Delete, None) => defaults.policy,
         (policy, _) => policy,
     };
-    let retention = record.as_ref().and_then(|record| record.trash_retention).map(Duration::from_secs);
-    let volume = Volume {
-        export,
-        id,
-        key,
-        subdir: &subdir,
-        given: is_given(id, record.as_ref()),
-        is_recorded: record.is_some(),
-        kept: retention.unwrap_or(default_retention),
+    let kept = match &record {
+        Some(record) => record.trash_retention.map_or(defaults.retention, Duration::from_secs),
+        // Whether it shares its directory with others nobody knows.
+        None => defaults.retention.max(defaults.unrecorded),
     };
+    let volume = Volume { export, id, key, subdir: &subdir, record: record.as_ref(), kept };
     match policy {
         OnDelete::Retain => {
-            volume.drop_claim_and_record()?;
-            Ok(None)
+            volume.forget()?;
+            volume.audit("stays where it is");
+            Ok(())
         }
         policy => export.alone(&subdir, || volume.remove(policy)),
     }
-}
-
-/// Whether the StorageClass named the directory: the record knows, else the id tells.
-fn is_given(id: &VolumeId, record: Option<&Record>) -> bool {
-    record.map_or_else(|| id.subdir_was_given(), |record| record.subdir_given)
 }
 
 struct Volume<'a> {
@@ -128,76 +130,112 @@ struct Volume<'a> {
     id: &'a VolumeId,
     key: RecordKey,
     subdir: &'a SubDir,
-    given: bool,
-    is_recorded: bool,
+    record: Option<&'a Record>,
     /// How long it can be brought back.
     kept: Duration,
 }
 
 impl Volume<'_> {
-    fn remove(&self, policy: OnDelete) -> Result<Option<TrashName>, DeleteError> {
+    fn remove(&self, policy: OnDelete) -> Result<(), DeleteError> {
         match self.export.claims(self.subdir, &self.key)? {
+            Claims::Inside(_) => return Err(self.in_use()),
+            Claims::Shared(_) => return self.leave_to_others(),
             Claims::None => {}
-            Claims::Inside => {
-                let (subdir, share) = (self.subdir.to_string(), self.export.share().to_string());
-                return Err(DeleteError::InUse { subdir, share });
-            }
-            Claims::Shared => {
-                self.drop_claim_and_record()?;
-                // The other may have gone meanwhile, seen this one, and left the directory to it.
-                if self.export.claims(self.subdir, &self.key)? != Claims::None {
-                    return Ok(None);
-                }
-            }
         }
-        if self.given {
-            self.export.release(self.subdir, &self.key)?;
-            if self.is_anothers_own()? {
-                self.drop_claim_and_record()?;
-                return Ok(None);
-            }
+        if self.is_given() && self.is_anothers_own()? {
+            return self.leave_to_others();
         }
-        if policy == OnDelete::Archive {
-            self.archive()?;
-        } else if self.kept.is_zero() {
-            let name = TrashName::now(Kind::Volume, self.key.clone(), Duration::ZERO);
-            let moved = self.export.throw_away(self.subdir, &name)?;
-            self.drop_record()?;
-            return Ok((moved == Moved::Yes).then_some(name));
-        } else {
-            return Ok(self.keep()?);
-        }
-        self.drop_record()?;
-        Ok(None)
+        if policy == OnDelete::Archive { self.archive() } else { self.throw_away() }
+    }
+
+    /// Whether the StorageClass named the directory: the record knows, else the id tells.
+    fn is_given(&self) -> bool {
+        self.record.map_or_else(|| self.id.subdir_was_given(), |record| record.subdir_given)
+    }
+
+    fn in_use(&self) -> DeleteError {
+        DeleteError::InUse { subdir: self.subdir.to_string(), share: self.export.share().to_string() }
     }
 
     /// Moves the directory to the trash and its record with it.
-    fn keep(&self) -> Result<Option<TrashName>, ExportError> {
-        let name = TrashName::now(Kind::Volume, self.key.clone(), self.kept);
+    fn throw_away(&self) -> Result<(), DeleteError> {
+        let name = TrashName::new(Kind::Volume, self.key.clone(), self.export.now(), self.kept);
         let name = match self.export.throw_away(self.subdir, &name)? {
             Moved::Yes => Some(name),
             // An earlier try came as far and was cut short: its directory gets the record that is still in place.
-            Moved::Missing if self.is_recorded => {
-                let kept = self.export.trash()?.unwrap_or_default().kept;
-                kept.into_iter().rfind(|kept| kept.kind == Kind::Volume && kept.key == self.key)
-            }
+            Moved::Missing if self.record.is_some() => self.export.thrown_away_before(&self.key)?,
             Moved::Missing => None,
         };
-        match &name {
-            Some(name) if self.is_recorded => self.export.throw_away_record(name)?,
-            Some(name) => self.export.keep_record(name, &adopted(self.id, self.subdir))?,
-            None => self.drop_record()?,
+        let Some(name) = name else {
+            self.forget()?;
+            self.audit("was gone");
+            return Ok(());
+        };
+        // Another controller may have made a volume of the directory in the moment in which it was moved away.
+        match self.export.claims(self.subdir, &self.key)? {
+            Claims::None => {}
+            others if self.export.put_back(&name, self.subdir)? => {
+                return if matches!(others, Claims::Inside(_)) { Err(self.in_use()) } else { self.leave_to_others() };
+            }
+            // That volume had its directory made again.
+            _ => {}
         }
-        Ok(name)
+        // As late as the record: until then a new volume of the same directory sees whose it was.
+        self.release()?;
+        match self.record {
+            Some(_) if name.keep_until == 0 => self.export.remove_record(&self.key)?,
+            Some(_) => self.export.throw_away_record(&name)?,
+            None => self.export.keep_record(&name, &adopted(self.id, self.subdir))?,
+        }
+        self.audit(&format!("moved to the trash as {name}"));
+        self.export.leave_to_reaper(name);
+        Ok(self.export.remove_made_parents(self.subdir)?)
     }
 
-    fn drop_record(&self) -> Result<(), ExportError> {
-        if self.is_recorded { self.export.remove_record(&self.key) } else { Ok(()) }
+    /// Renames the directory to `archived-<subDir>`; older archives of the same name stay as they are.
+    fn archive(&self) -> Result<(), DeleteError> {
+        for copy in 0..ARCHIVES {
+            let archive = self.subdir.archived(copy);
+            match self.export.move_directory(self.subdir, &archive) {
+                Err(ExportError::Io { errno: Errno::EEXIST | Errno::ENOTEMPTY, .. }) if copy + 1 < ARCHIVES => {}
+                Err(error) => return Err(error.into()),
+                Ok(Moved::Missing) => {
+                    self.audit("was gone");
+                    break;
+                }
+                Ok(Moved::Yes) => {
+                    // As for the trash.
+                    if self.export.claims(self.subdir, &self.key)? != Claims::None
+                        && self.export.move_directory(&archive, self.subdir).is_ok()
+                    {
+                        return self.leave_to_others();
+                    }
+                    self.audit(&format!("archived as {archive}"));
+                    break;
+                }
+            }
+        }
+        self.forget()?;
+        Ok(self.export.remove_made_parents(self.subdir)?)
+    }
+
+    /// The directory stays, for other volumes name it. They may have gone meanwhile, seen this one, and left the directory
+    /// to it: the last one takes it.
+    fn leave_to_others(&self) -> Result<(), DeleteError> {
+        self.release()?;
+        let is_left = self.export.claims(self.subdir, &self.key)? != Claims::None || self.is_anothers_own()?;
+        if !is_left && self.export.has_directory(self.subdir)? {
+            // With its record, which says what is to become of the directory.
+            return Err(self.export.contended("delete", self.subdir.to_string()).into());
+        }
+        self.forget()?;
+        self.audit("stays, since other volumes have it too");
+        Ok(())
     }
 
     /// Whether a volume that has this directory by its own name (and so claims none) exists.
     fn is_anothers_own(&self) -> Result<bool, ExportError> {
-        let key = RecordKey::of(&self.subdir.to_string());
+        let key = RecordKey::of(self.subdir.as_str());
         if key == self.key {
             return Ok(false);
         }
@@ -205,26 +243,29 @@ impl Volume<'_> {
         Ok(record.is_some_and(|record| record.subdir == *self.subdir && !record.subdir_given))
     }
 
-    fn drop_claim_and_record(&self) -> Result<(), ExportError> {
-        if self.given {
-            self.export.release(self.subdir, &self.key)?;
+    fn release(&self) -> Result<(), ExportError> {
+        if !self.is_given() {
+            return Ok(());
         }
-        self.drop_record()
+        let owner = self.record.and_then(|record| record.owner.as_deref());
+        self.export.release(self.subdir, &self.key, owner)
     }
 
-    /// Renames the directory to `archived-<subDir>`; older archives of the same name stay as they are.
-    fn archive(&self) -> Result<(), ExportError> {
-        let mut last = None;
-        for copy in 0..ARCHIVES {
-            match self.export.move_directory(self.subdir, &self.subdir.archived(copy)) {
-                Err(ExportError::Io { errno: Errno::EEXIST | Errno::ENOTEMPTY, .. }) if copy + 1 < ARCHIVES => {}
-                Err(error) => {
-                    last = Some(error);
-                    break;
-                }
-                Ok(_) => return Ok(()),
-            }
-        }
-        last.map_or(Ok(()), Err)
+    /// Drops the claim, and the record last of all: by that a retry knows what is to be done.
+    fn forget(&self) -> Result<(), ExportError> {
+        self.release()?;
+        if self.record.is_some() { self.export.remove_record(&self.key) } else { Ok(()) }
+    }
+
+    /// One line for each volume that goes.
+    fn audit(&self, outcome: &str) {
+        tracing::info!(
+            volume = %self.id,
+            share = %self.export.share(),
+            directory = %self.subdir,
+            method = "DeleteVolume",
+            outcome,
+            "volume deleted"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! ControllerExpandVolume: the new size is recorded. A directory has no size of its own, so no node has work with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -58,37 +59,63 @@ impl Controller {
         let controller = Arc::clone(self);
         let work = async move {
             let ExpandVolume { id, capacity, options } = request;
-            let share = id.share().clone();
-            let work = move |export: &Export| expand(export, &id, capacity);
+            let (share, silence) = (id.share().clone(), controller.settings.takeover_after);
+            let work = move |export: &Export| expand_alone(export, &id, capacity, silence);
             controller.on(&share, &options, work).await.map(|(size, _)| size)
         };
         self.jobs.run(Job::short(key, "ControllerExpandVolume", fingerprint), work).await?
     }
 }
 
+/// Grows a volume while no other controller does: one record after the other would be in place, and not the larger one.
+fn expand_alone(
+    export: &Export,
+    id: &VolumeId,
+    capacity: CapacityRange,
+    silence: Duration,
+) -> Result<u64, ExpandError> {
+    let key = id.key();
+    if !export.lock_record(&key, silence)? {
+        return Err(export.contended("grow", id.to_string()).into());
+    }
+    let grown = expand(export, id, capacity);
+    export.unlock_record(&key)?;
+    grown
+}
+
+/// How often a record is looked at again that another controller changes meanwhile.
+const TRIES: u32 = 8;
+
 fn expand(export: &Export, id: &VolumeId, capacity: CapacityRange) -> Result<u64, ExpandError> {
     let key = id.key();
-    let (record, is_new) = match export.record(&key)?.filter(|record| is_of(record, id)) {
-        Some(record) => (record, false),
-        None => (adopt(export, id)?, true),
-    };
-    if record.capacity_bytes >= capacity.capacity() && !is_new {
-        if !capacity.admits(record.capacity_bytes) {
-            let (id, wanted) = (id.to_string(), capacity.to_string());
-            return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
+    for _ in 0..TRIES {
+        let Some(record) = export.record(&key)?.filter(|record| is_of(record, id)) else {
+            let adopted = Record { capacity_bytes: capacity.capacity(), ..adopt(export, id)? };
+            match export.create_record(&key, &adopted)? {
+                Created::Now => return Ok(adopted.capacity_bytes),
+                Created::Before(_) => continue,
+            }
+        };
+        if record.capacity_bytes >= capacity.capacity() {
+            if !capacity.admits(record.capacity_bytes) {
+                let (id, wanted) = (id.to_string(), capacity.to_string());
+                return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
+            }
+            return Ok(record.capacity_bytes);
         }
-        return Ok(record.capacity_bytes);
-    }
-    let grown = Record { capacity_bytes: capacity.capacity(), ..record };
-    if is_new {
-        match export.create_record(&key, &grown)? {
-            Created::Now => {}
-            Created::Before(_) => return expand(export, id, capacity),
+        let subdir = record.subdir.clone();
+        let grown = Record { capacity_bytes: capacity.capacity(), ..record.clone() };
+        if !export.replace_record_as_it_was(&key, &record, &grown)? {
+            continue;
         }
-    } else {
-        export.replace_record(&key, &grown)?;
+        // Another controller may have deleted the volume meanwhile, and this record with it. One that grew it too is
+        // seen by the next look, which ends only with a size that is large enough.
+        if !export.has_directory(&subdir)? {
+            export.remove_record(&key)?;
+            return Err(ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() });
+        }
     }
-    Ok(grown.capacity_bytes)
+    Err(export.contended("grow", id.to_string()).into())
 }
 
 /// Whether a record is that of the volume an id names, and not another's whose name gives the same key.
@@ -100,13 +127,11 @@ pub(super) fn is_of(record: &Record, id: &VolumeId) -> bool {
 fn adopt(export: &Export, id: &VolumeId) -> Result<Record, ExpandError> {
     let not_found = || ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() };
     let subdir = id.subdir().ok_or_else(not_found)?;
-    if !export.has_directory(subdir)? {
-        return Err(not_found());
-    }
+    let inode = export.inode_of(subdir)?.ok_or_else(not_found)?;
     if id.subdir_was_given() {
-        export.claim(subdir, &id.key())?;
+        export.claim(subdir, &id.key(), None)?;
     }
-    Ok(adopted(id, subdir))
+    Ok(Record { inode: Some(inode), ..adopted(id, subdir) })
 }
 
 /// What is known of a volume without a record.

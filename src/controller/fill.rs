@@ -1,8 +1,8 @@
 //! CreateVolume with data from elsewhere: a clone of a volume, or a snapshot restored.
 //!
 //! The tree is made in staging and renamed to the volume's directory when it is complete; before that, a record with
-//! the number of the new directory is written beside its place. So a retry after a crash at any moment knows what is
-//! done: the tree goes on where it stood, or the directory that is in place is recognised, and is only recorded.
+//! the number of the new directory is written beside it. So a retry after a crash at any moment knows what is done: what
+//! is complete is taken over, or the directory that is in place is recognised, and is only recorded.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,21 +10,24 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::Controller;
+use super::attempt::Attempt;
 use super::create::{CreateError, Plan, Volume};
 use super::expand::is_of;
 use super::snapshot_list::find_snapshot;
 use crate::beneath;
-use crate::export::catalog::Record;
-use crate::export::snapshots::Data;
-use crate::export::staging::{Staged, StagingName};
-use crate::export::{Export, ExportError};
+use crate::export::catalog::{Created, Record};
+use crate::export::snapshots::{Data, Manifest};
+use crate::export::staging::{Attempts, Staged, StagingName};
+use crate::export::{Export, ExportError, TreeWork};
 use crate::mount::options::Options;
 use crate::tree::archive::{self, Limits};
 use crate::tree::attributes::permissions;
-use crate::tree::copy::{self, Links, Place};
-use crate::tree::{Progress, make};
+use crate::tree::copy::{self, Earlier, Links, Place};
+use crate::tree::{Progress, SourceKind, make};
 use crate::volume::content::Source;
 use crate::volume::id::VolumeId;
+use crate::volume::name::RecordKey;
+use crate::volume::subdir::SubDir;
 
 impl Controller {
     /// Makes a volume with the data of `source`.
@@ -37,9 +40,10 @@ impl Controller {
     ) -> Result<Volume, CreateError> {
         let (share, origin) = (plan.share.clone(), source.share().clone());
         let name = StagingName::volume(&plan.key, &format!("{source} for {}", plan.name));
-        let (progress, staged) = (Arc::clone(progress), name.clone());
-        let work = move |export: &Export, origin: &Export| plan.fill(export, origin, &source, &staged, &progress);
-        self.on_trees([&share, &origin], [options, options], &name, work).await
+        let attempt = self.attempt(name, progress);
+        let own = Arc::clone(&attempt);
+        let work = move |export: &Export, origin: &Export| plan.fill(export, origin, &source, &own);
+        self.on_trees([&share, &origin], [options, options], (TreeWork::Copy, &attempt), work).await
     }
 }
 
@@ -49,11 +53,20 @@ impl Plan {
         export: &Export,
         origin: &Export,
         source: &Source,
-        name: &StagingName,
-        progress: &Progress,
+        attempt: &Attempt,
     ) -> Result<Volume, CreateError> {
         if let Some(record) = export.record(&self.key)? {
             return self.accept(&record);
+        }
+        let earlier = attempt.earlier(export)?;
+        // Before the source is looked for, which may be gone by now.
+        if let Some(record) = export.complete_placed(&earlier, &self.key)? {
+            return self.accept(&record);
+        }
+        match self.look_at_place(export)? {
+            InPlace::Nothing => {}
+            InPlace::Volume(record) => return self.accept(&record),
+            InPlace::Something => return self.accept_place(export, attempt),
         }
         let material = Material::find(origin, source)?;
         let capacity = self.capacity.capacity_for(material.size_bytes).ok_or_else(|| CreateError::TooSmall {
@@ -62,94 +75,135 @@ impl Plan {
             has: material.size_bytes,
         })?;
         let record = Record { capacity_bytes: capacity, ..self.record() };
-        if self.subdir_given {
-            export.claim(&self.subdir, &self.key)?;
-        }
-        let made = self.make_filled(export, material, &record, name, progress);
+        self.claim(export)?;
+        let made = self.make_filled(export, origin, &material, &record, attempt, &earlier);
         made.inspect_err(|error| {
-            if matches!(error, CreateError::Occupied { .. }) {
+            if !error.is_passing() {
                 self.take_back_claim(export);
             }
-        })?;
-        self.accept(&record)
+        })
     }
 
     fn make_filled(
         &self,
         export: &Export,
-        material: Material,
+        origin: &Export,
+        material: &Material,
         record: &Record,
-        name: &StagingName,
-        progress: &Progress,
-    ) -> Result<(), CreateError> {
-        if self.is_in_place(export, record)? {
-            return Ok(export.commit_prepared_record(&self.key)?);
-        }
-        let staged = export.stage(name, material.mode())?;
-        material.copy(export, &staged, name, progress)?;
+        attempt: &Attempt,
+        earlier: &Attempts,
+    ) -> Result<Volume, CreateError> {
+        let staged = attempt.begin(export, earlier, material.mode())?;
         let failed = |errno| export.failed("set owner and permissions of", self.subdir.to_string(), errno);
-        make::set(&staged, self.attributes).map_err(failed)?;
-        let inode = staged.inode().map_err(failed)?;
-        export.alone(&self.subdir, || {
-            export.prepare_record(&self.key, &Record { inode: Some(inode), ..record.clone() })?;
-            match export.place_volume(&staged, &self.subdir) {
-                Err(ExportError::Io { errno: Errno::EEXIST, .. }) => {
-                    export.drop_prepared_record(&self.key)?;
-                    Err(self.occupied(export))
-                }
-                placed => {
-                    placed?;
-                    Ok(export.commit_prepared_record(&self.key)?)
-                }
+        let filled = material.copy(export, origin, &staged, &attempt.progress).and_then(|()| {
+            make::set(&staged, self.attributes).map_err(failed)?;
+            staged.inode().map_err(failed)
+        });
+        let inode = filled.map_err(|error| attempt.fail(export, &staged, error))?;
+        let record = Record { inode: Some(inode), ..record.clone() };
+        let has_beat = attempt.end();
+        match export.alone(&self.subdir, || export.place_volume(&staged, &self.key, &record)) {
+            Ok(Created::Now) => {
+                export.finish_placed(&staged, has_beat)?;
+                self.confirm(export, inode)?;
+                self.accept(&record)
             }
-        })
+            Ok(Created::Before(record)) => {
+                export.finish_attempt(staged.name(), true)?;
+                self.accept(&record)
+            }
+            Err(ExportError::Io { errno: Errno::EEXIST, .. }) => {
+                export.finish_attempt(staged.name(), false)?;
+                self.accept_place(export, attempt)
+            }
+            Err(error) => Err(attempt.fail(export, &staged, error).into()),
+        }
     }
 
-    /// Whether an earlier try put the directory in place and was cut short before it was recorded.
-    fn is_in_place(&self, export: &Export, record: &Record) -> Result<bool, CreateError> {
-        let directory = match export.open_directory(&self.subdir) {
-            Ok(directory) => directory,
-            Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(false),
+    /// Something is in the volume's place: the work of another attempt at the same volume, or a stranger's.
+    fn accept_place(&self, export: &Export, attempt: &Attempt) -> Result<Volume, CreateError> {
+        // In this order: an attempt that is in place has its record beside it until the record is in its own place.
+        let placed = export.complete_placed(&attempt.earlier(export)?, &self.key)?;
+        let record = if placed.is_some() { placed } else { export.record(&self.key)? };
+        match record {
+            Some(record) => self.accept(&record),
+            None => Err(CreateError::Occupied { subdir: self.subdir.to_string(), share: export.share().to_string() }),
+        }
+    }
+
+    /// A volume with data cannot be made again where a delete by another controller took its directory.
+    fn confirm(&self, export: &Export, inode: u64) -> Result<(), CreateError> {
+        if self.is_as_made(export, inode)? {
+            return Ok(());
+        }
+        export.remove_record(&self.key)?;
+        Err(export.contended("make", self.subdir.to_string()).into())
+    }
+
+    /// What is in the volume's place before anything is copied.
+    fn look_at_place(&self, export: &Export) -> Result<InPlace, CreateError> {
+        let (directory, inode) = match export.open_directory(&self.subdir) {
+            Ok(opened) => opened,
+            Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(InPlace::Nothing),
             Err(error) => return Err(error.into()),
         };
-        if let Some(prepared) = export.prepared_record(&self.key)?
-            && let Some(inode) = prepared.inode
-            && export.is_directory(&self.subdir, inode)?
-            && prepared.source == record.source
-        {
-            return Ok(true);
+        if let Some(record) = export.complete_prepared(&self.key, inode)? {
+            return Ok(InPlace::Volume(Box::new(record)));
         }
-        // rename(2) replaces a directory that is empty.
         let failed = |errno| export.failed("read", self.subdir.to_string(), errno);
-        if beneath::is_empty(directory).map_err(failed)? { Ok(false) } else { Err(self.occupied(export)) }
+        Ok(if beneath::is_empty(directory).map_err(failed)? { InPlace::Nothing } else { InPlace::Something })
     }
+}
 
-    fn occupied(&self, export: &Export) -> CreateError {
-        CreateError::Occupied { subdir: self.subdir.to_string(), share: export.share().to_string() }
-    }
+/// What is in the place of a volume that is to be made.
+enum InPlace {
+    /// Nothing, or an empty directory, which rename(2) replaces.
+    Nothing,
+    /// The volume: version 0.1.0 put it there and was cut short before it was recorded.
+    Volume(Box<Record>),
+    /// Something that no rename replaces.
+    Something,
 }
 
 /// What a volume is made of, open.
 struct Material {
     data: Data,
+    kind: SourceKind,
     size_bytes: u64,
     name: String,
+    place: SourcePlace,
+}
+
+/// Where it was found.
+enum SourcePlace {
+    /// A volume's directory, and its number.
+    Volume(SubDir, u64),
+    /// A snapshot's folder, and its manifest.
+    Snapshot(RecordKey, Box<Manifest>),
+    /// Another driver's archive.
+    Archive(SubDir),
 }
 
 impl Material {
     fn find(origin: &Export, source: &Source) -> Result<Self, CreateError> {
         let missing = || CreateError::NoSource { source_name: source.to_string(), share: origin.share().to_string() };
-        let (data, size_bytes) = match source {
+        let (data, kind, size_bytes, place) = match source {
             Source::Volume(id) => {
-                let (directory, size_bytes) = open_volume(origin, id)?.ok_or_else(missing)?;
-                (Data::Tree(directory), size_bytes)
+                let volume = open_volume(origin, id)?.ok_or_else(missing)?;
+                let place = SourcePlace::Volume(volume.subdir, volume.inode);
+                (Data::Tree(volume.directory), SourceKind::Live, volume.size_bytes, place)
             }
             Source::Snapshot(id) => {
                 let found = find_snapshot(origin, id)?.ok_or_else(missing)?;
-                (found.data, found.snapshot.size_bytes)
+                let place = match (found.manifest, found.archive) {
+                    (Some(manifest), _) => SourcePlace::Snapshot(id.key(), Box::new(manifest)),
+                    (None, Some(path)) => SourcePlace::Archive(path),
+                    (None, None) => return Err(missing()),
+                };
+                (found.data, SourceKind::Frozen, found.snapshot.size_bytes, place)
             }
         };
-        Ok(Self { data, size_bytes, name: source.to_string() })
+        Ok(Self { data, kind, size_bytes, name: source.to_string(), place })
     }
 
     /// The permissions that the copy is made with: those of the source, where they are known already.
@@ -160,49 +214,112 @@ impl Material {
         }
     }
 
-    fn copy(
-        self,
-        export: &Export,
-        staged: &Staged,
-        name: &StagingName,
-        progress: &Progress,
-    ) -> Result<(), CreateError> {
-        match self.data {
+    /// Copies all of it, and makes sure that this was all.
+    fn copy(&self, export: &Export, origin: &Export, staged: &Staged, progress: &Progress) -> Result<(), ExportError> {
+        let (before, missed) = (progress.files(), progress.vanished());
+        match &self.data {
             Data::Tree(directory) => {
-                let target = (staged.as_fd(), staged.is_new);
-                copy_tree(export, &directory, target, name, progress, &self.name)?;
+                let target = Target { directory: staged.as_fd(), earlier: staged.old(), staged };
+                let copied = copy_tree(export, (directory, self.kind), target, progress, &self.name);
+                if let Err(error @ ExportError::Lacks { .. }) = copied {
+                    // Where it was deleted meanwhile, that is why.
+                    return self.check(origin, progress.files() - before).and(Err(error));
+                }
+                copied?;
             }
             Data::Archive(file) => {
                 archive::read(file, staged, Limits { devices: true }, progress)
                     .map_err(|error| export.archive_failed(&self.name, error))?;
             }
         }
-        Ok(())
+        let vanished = progress.vanished() - missed;
+        if vanished > 0 {
+            tracing::warn!(
+                source = self.name,
+                vanished,
+                "some of the source vanished while it was copied: it is left out"
+            );
+        }
+        self.check(origin, progress.files() - before)
     }
+
+    /// A source that is deleted is renamed before anything of it is freed: where it is still in its place, all of it was
+    /// there to be read.
+    fn check(&self, origin: &Export, files: u64) -> Result<(), ExportError> {
+        let is_there = match &self.place {
+            SourcePlace::Volume(subdir, inode) => origin.inode_of(subdir)? == Some(*inode),
+            SourcePlace::Snapshot(key, manifest) => {
+                let is_there = origin.snapshot(key)?.is_some_and(|now| now == **manifest);
+                if is_there && manifest.counted && files < manifest.files {
+                    let (what, share) = (self.name.clone(), origin.share().to_string());
+                    return Err(ExportError::Incomplete { what, share, has: files, wanted: manifest.files });
+                }
+                is_there
+            }
+            SourcePlace::Archive(path) => origin.foreign_archive(path)?.is_some(),
+        };
+        if is_there { Ok(()) } else { Err(origin.contended("read", self.name.clone())) }
+    }
+}
+
+/// Where a tree is copied to: a directory of an attempt's own.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) directory: BorrowedFd<'a>,
+    /// The same of an earlier attempt.
+    pub(super) earlier: Option<BorrowedFd<'a>>,
+    pub(super) staged: &'a Staged,
 }
 
 /// Copies a tree of `what` into staging.
 pub(super) fn copy_tree(
     export: &Export,
-    source: &OwnedFd,
-    (target, is_new): (BorrowedFd<'_>, bool),
-    name: &StagingName,
+    (source, kind): (&OwnedFd, SourceKind),
+    target: Target<'_>,
     progress: &Progress,
     what: &str,
 ) -> Result<(), ExportError> {
-    let folder = name.links();
-    let target = Place { directory: target, is_new, links: Links::new(export.staging()?, &folder) };
-    copy::tree(source, target, export.plain_lists(), export.effort(), progress)
-        .map_err(|error| export.tree_failed(&what, &error))
+    let links = Links::new(export.staging()?, target.staged.links());
+    let earlier = target.earlier.map(|directory| Earlier { directory });
+    let target = Place { directory: target.directory, links, earlier, own: Some(export.own_inode()?) };
+    copy::tree(source, kind, target, export.plain_lists(), export.effort(), progress).map_err(|error| {
+        if error.is_lack() {
+            let (what, share) = (what.to_owned(), export.share().to_string());
+            return ExportError::Lacks { what, share, path: error.path.display().to_string() };
+        }
+        export.tree_failed(&what, &error)
+    })
 }
 
-/// A volume's directory and its size in bytes (0: unknown); none if there is no such volume.
-pub(super) fn open_volume(origin: &Export, id: &VolumeId) -> Result<Option<(OwnedFd, u64)>, ExportError> {
+/// A volume's directory, open for reading.
+pub(super) struct OpenVolume {
+    pub(super) directory: OwnedFd,
+    pub(super) subdir: SubDir,
+    pub(super) inode: u64,
+    /// Its size in bytes; 0: unknown.
+    pub(super) size_bytes: u64,
+}
+
+impl OpenVolume {
+    /// Whether the directory is still in its place.
+    pub(super) fn is_in_place(&self, origin: &Export) -> Result<bool, ExportError> {
+        Ok(origin.inode_of(&self.subdir)? == Some(self.inode))
+    }
+}
+
+/// A volume's directory; none if there is no such volume.
+pub(super) fn open_volume(origin: &Export, id: &VolumeId) -> Result<Option<OpenVolume>, ExportError> {
     let record = origin.record(&id.key())?.filter(|record| is_of(record, id));
     let Some(subdir) = id.subdir().or_else(|| record.as_ref().map(|record| &record.subdir)) else { return Ok(None) };
-    match origin.open_directory(subdir) {
-        Ok(directory) => Ok(Some((directory, record.as_ref().map_or(0, |record| record.capacity_bytes)))),
-        Err(ExportError::Io { errno: Errno::ENOENT, .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
+    let (directory, inode) = match origin.open_directory(subdir) {
+        Ok(opened) => opened,
+        Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(Some(OpenVolume {
+        directory,
+        subdir: subdir.clone(),
+        inode,
+        size_bytes: record.as_ref().map_or(0, |record| record.capacity_bytes),
+    }))
 }

@@ -4,11 +4,13 @@
 //! piece of synchronous work. The record is the commit point: what happens before it can be repeated, what happens
 //! after it is only an answer.
 
+mod attempt;
 mod capacity;
 mod create;
 mod delete;
 mod expand;
 mod fill;
+mod known_exports;
 mod list;
 mod reaper;
 mod snapshot;
@@ -16,28 +18,31 @@ mod snapshot_list;
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use self::attempt::Attempt;
 pub use self::create::{CreateError, CreateVolume, Volume};
 pub use self::delete::{DeleteError, DeleteVolume};
 pub use self::expand::{ExpandError, ExpandVolume};
+use self::known_exports::KnownExports;
 pub use self::list::{Found, GetError, ListError, Page, recorded_id};
 use self::reaper::Reaper;
 pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, Snapshot, SnapshotError};
 pub use self::snapshot_list::{SnapshotFilter, SnapshotPage};
+use crate::export::holder::Holder;
+use crate::export::listing::Listings;
 use crate::export::pool::Exports;
 use crate::export::staging::StagingName;
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, TreeWork};
 use crate::jobs::Jobs;
+use crate::metrics::Metrics;
 use crate::mount::options::Options;
 use crate::mount::workers::Workers;
+use crate::tree::Progress;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::name::RecordKey;
 use crate::volume::share::Share;
-
-/// How often work on what is in staging is noted there, at least; and several times before it would be swept.
-const HEARTBEAT: Duration = Duration::from_mins(10);
 
 /// What the operator decided for all volumes.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +53,14 @@ pub struct Settings {
     pub default_permissions: Option<Mode>,
     /// How long a deleted volume is kept where the StorageClass says nothing.
     pub trash_retention: Duration,
+    /// How long a volume that has no record is kept, at least.
+    pub unrecorded_retention: Duration,
     /// How long what broke off is kept for its retry.
     pub staging_retention: Duration,
+    /// How long a clone, snapshot or restore goes on that nobody asks for any more.
+    pub abandoned_after: Duration,
+    /// How long another controller shows no sign of life before its work is taken over.
+    pub takeover_after: Duration,
     /// How many threads work on the trees of one share at most.
     pub tree_workers: usize,
     /// The exports that are listed although no call named them yet.
@@ -67,8 +78,8 @@ pub struct Controller {
     exports: Arc<Exports>,
     jobs: Arc<Jobs>,
     reaper: Reaper,
-    /// The exports that calls named since the start, in their order.
-    seen: Mutex<Vec<Share>>,
+    known: KnownExports,
+    listings: Listings,
 }
 
 impl Controller {
@@ -77,14 +88,20 @@ impl Controller {
     /// # Errors
     /// Where this host's file system refuses the folder.
     pub async fn start(settings: Settings, workers: Arc<Workers>, place: &Path) -> std::io::Result<Arc<Self>> {
-        let exports = Exports::start(workers, place, settings.tree_workers).await?;
-        Ok(Arc::new(Self {
-            seen: Mutex::new(settings.shares.clone()),
-            reaper: Reaper::start(Arc::clone(&exports), settings.staging_retention),
-            settings,
-            jobs: Arc::default(),
-            exports,
-        }))
+        let holder = Holder::open(place, settings.cluster.clone());
+        let exports = Exports::start(workers, place, holder, settings.tree_workers).await?;
+        let known = KnownExports::open(place, &settings.shares);
+        let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention);
+        for share in known.all() {
+            reaper.watch(&share, &Options::default());
+        }
+        let (jobs, listings) = (Arc::default(), Listings::default());
+        Ok(Arc::new(Self { settings, exports, jobs, reaper, known, listings }))
+    }
+
+    /// Tells the metrics what the controller holds.
+    pub fn observe(&self, metrics: &Metrics) {
+        self.reaper.observe(metrics);
     }
 
     /// Gives the exports back.
@@ -106,7 +123,7 @@ impl Controller {
         F: Fn(&Export) -> Result<T, E> + Clone + Send + 'static,
     {
         let export = self.open(share, options).await?;
-        match export.run(work.clone()).await {
+        let result = match export.run(work.clone()).await {
             Err(error) if error.is_stale() => {
                 self.exports.forget(&export);
                 drop(export);
@@ -114,16 +131,25 @@ impl Controller {
                 export.run(work).await.map(|result| (result, export))
             }
             result => result.map(|result| (result, export)),
+        };
+        if let Ok((_, export)) = &result {
+            self.reaper.free_garbage(export);
         }
+        result
+    }
+
+    /// An attempt at a long piece of work.
+    fn attempt(&self, work: StagingName, progress: &Arc<Progress>) -> Arc<Attempt> {
+        Arc::new(Attempt::new(work, self.settings.takeover_after, Arc::clone(progress)))
     }
 
     /// Runs work on a whole tree of an export, with what it reads from on another (or the same); once more on new
-    /// mounts, if one lost its export. Meanwhile says now and then that what is in staging is worked on.
+    /// mounts, if one lost its export. Meanwhile the attempt shows that it is alive.
     async fn on_trees<T, E, F>(
         &self,
         [share, origin]: [&Share; 2],
         options: [&Options; 2],
-        staged: &StagingName,
+        (kind, attempt): (TreeWork, &Arc<Attempt>),
         work: F,
     ) -> Result<T, E>
     where
@@ -136,9 +162,10 @@ impl Controller {
             let export = self.open(share, options[0]).await?;
             let origin = if share == origin { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
             let (work, from) = (work.clone(), Arc::clone(&origin));
-            let work = export.run_on_tree(move |export| work(export, &from));
-            let heartbeat = HEARTBEAT.min(self.settings.staging_retention / 4);
-            match with_heartbeat(heartbeat, &export, staged, work).await {
+            let work = export.run_on_tree(kind, move |export| work(export, &from));
+            let ended = with_heartbeat(&export, attempt, work).await;
+            self.reaper.free_garbage(&export);
+            match ended {
                 Err(error) if error.is_stale() && !is_again => {
                     self.exports.forget(&export);
                     self.exports.forget(&origin);
@@ -152,39 +179,35 @@ impl Controller {
     async fn open(&self, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
         let export = self.exports.open(share, options).await?;
         if export.first_use() {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if !seen.contains(share) {
-                seen.push(share.clone());
-            }
-            self.reaper.watch(&export);
+            self.known.note(share);
+            self.reaper.watch(export.share(), export.options());
         }
         Ok(export)
     }
 
     /// The exports known now, in the order of their names.
     fn shares(&self) -> Vec<Share> {
-        let mut shares = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        shares.sort_unstable_by_key(ToString::to_string);
-        shares
+        self.known.all()
     }
 }
 
-/// Waits for work, and meanwhile keeps what it has in staging from being swept.
-async fn with_heartbeat<T>(
-    heartbeat: Duration,
-    export: &Arc<Export>,
-    staged: &StagingName,
-    work: impl Future<Output = T>,
-) -> T {
+/// Waits for work, and meanwhile shows that it is under way.
+async fn with_heartbeat<T>(export: &Arc<Export>, attempt: &Arc<Attempt>, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     loop {
-        if let Ok(result) = tokio::time::timeout(heartbeat, &mut work).await {
+        if let Ok(result) = tokio::time::timeout(attempt.heartbeat(), &mut work).await {
             return result;
         }
-        let staged = staged.clone();
-        let kept: Result<(), ExportError> = export.run(move |export| export.keep_staged(&staged)).await;
-        if let Err(error) = kept {
-            tracing::warn!(%error, "cannot say that work goes on");
+        let own = Arc::clone(attempt);
+        let beat = export.run(move |export| own.beat(export));
+        tokio::select! {
+            result = &mut work => return result,
+            beat = beat => {
+                let beat: Result<(), ExportError> = beat;
+                if let Err(error) = beat {
+                    tracing::warn!(%error, "cannot show that work goes on");
+                }
+            }
         }
     }
 }

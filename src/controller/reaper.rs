@@ -1,177 +1,363 @@
-//! The reaper: frees what was deleted, behind everybody's back, until it is gone.
+//! The reaper: frees what was deleted, in the background, until it is gone.
 //!
-//! What a delete leaves is freed at once. Besides, each export is looked through now and then, first when it is used
-//! first: for what a crash left, for what was kept and is due, for what could not be removed before, and for what was
-//! being made and nobody asked for again.
+//! What a delete leaves is freed at once. Besides, each export is looked through now and then, the exports of earlier runs
+//! too: for what a crash left, for what was kept and is due, for what could not be removed before, and for what was being
+//! made and nobody asked for again. Each entry of the trash is freed by itself: a small one waits neither for a huge one
+//! nor for one that cannot be removed, and each of those is tried again after a pause of its own.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::export::pool::Exports;
-use crate::export::trash::TrashName;
+use crate::export::trash::{Failure, Needed, Trash, TrashName};
 use crate::export::{Export, ExportError};
+use crate::metrics::{self, Metrics};
 use crate::mount::options::Options;
 use crate::volume::share::Share;
 
 /// How long it waits before it tries again what could not be removed: doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(10);
+const LONGEST_PAUSE: Duration = Duration::from_hours(1);
+/// The same for an export that cannot be looked through.
+const LONGEST_PAUSE_OF_EXPORT: Duration = Duration::from_mins(10);
 /// How often an export is looked through at least, and at most where nothing is due.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
-/// How many directories are freed in one go.
-const BATCH: usize = 64;
-/// How long it waits for more of them. The answers to the deletes go out meanwhile, with the server to themselves.
+/// The same while something is left of what is being freed.
+const REST_WAIT: Duration = Duration::from_secs(5);
+/// How long it waits after an order. The answers to the deletes go out meanwhile, with the server to themselves.
 const LULL: Duration = Duration::from_millis(5);
+/// How many entries of one export are freed at once, and how long one counts: a huge one holds up no others.
+const AT_ONCE: usize = 4;
+const COUNTED: Duration = Duration::from_secs(30);
+/// How often an entry is looked at again whose delete may be under way.
+const LOOKS_AT_UNFINISHED: u32 = 3;
+/// How many entries are freed at once on all exports.
+const IN_ALL: usize = 64;
 
 /// Where deletes leave what is to be freed.
 #[derive(Debug)]
 pub(super) struct Reaper {
     orders: mpsc::UnboundedSender<Order>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
 enum Order {
-    /// Free what has this name in the trash.
-    Free(Arc<Export>, String),
-    /// Look through an export, and go on doing so; or look sooner than planned.
+    /// Free this entry of the trash, of which it was made sure that nobody needs it.
+    Free(Arc<Export>, TrashName),
+    /// Look through an export, and again now and then; or look sooner than planned.
     Watch(Share, Options),
+}
+
+/// What is under way, and what could not be done.
+#[derive(Debug, Default)]
+struct State {
+    freed: HashSet<Entry>,
+    stuck: HashMap<Entry, Stuck>,
+    /// How many entries were in the trash of each export at the last look.
+    seen: HashMap<Share, usize>,
+}
+
+type Entry = (Share, TrashName);
+
+/// An entry that could not be freed.
+#[derive(Debug)]
+struct Stuck {
+    failure: Failure,
+    next: Instant,
 }
 
 impl Reaper {
     pub(super) fn start(exports: Arc<Exports>, staging_retention: Duration) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
-        tokio::spawn(serve(received, exports, staging_retention));
-        Self { orders }
+        let state = Arc::default();
+        let work = Work {
+            exports,
+            staging_retention,
+            state: Arc::clone(&state),
+            in_all: Arc::new(Semaphore::new(IN_ALL)),
+            lanes: Arc::default(),
+            watched: Arc::default(),
+        };
+        tokio::spawn(serve(received, work));
+        Self { orders, state }
     }
 
-    /// Frees what has this name in the trash: at once, or when its time is over.
-    pub(super) fn free(&self, export: Arc<Export>, name: &TrashName) {
-        if name.is_kept() {
-            return self.watch(&export);
+    /// Frees what calls left to be freed: at once, or when its time is over.
+    pub(super) fn free_garbage(&self, export: &Arc<Export>) {
+        let mut is_kept = false;
+        for name in export.take_garbage() {
+            if name.keep_until == 0 {
+                // The reaper ends with the process only; then the next one looks through the export.
+                let _ = self.orders.send(Order::Free(Arc::clone(export), name));
+            } else {
+                is_kept = true;
+            }
         }
-        // The reaper ends with the process only; then the next one looks through the export.
-        let _ = self.orders.send(Order::Free(export, name.to_string()));
+        if is_kept {
+            self.watch(export.share(), export.options());
+        }
     }
 
     /// Looks through an export soon, and then now and then.
-    pub(super) fn watch(&self, export: &Export) {
-        let _ = self.orders.send(Order::Watch(export.share().clone(), export.options().clone()));
+    pub(super) fn watch(&self, share: &Share, options: &Options) {
+        let _ = self.orders.send(Order::Watch(share.clone(), options.clone()));
+    }
+
+    /// Tells the metrics what is in the trash, and what cannot be freed.
+    pub(super) fn observe(&self, metrics: &Metrics) {
+        let state = Arc::clone(&self.state);
+        metrics.read(metrics::TRASH, move || {
+            locked(&state).seen.iter().map(|(share, entries)| (share.to_string(), *entries as u64)).collect()
+        });
+        let state = Arc::clone(&self.state);
+        metrics.read(metrics::TRASH_STUCK, move || {
+            let mut counts: HashMap<String, u64> = HashMap::new();
+            for (share, _) in locked(&state).stuck.keys() {
+                *counts.entry(share.to_string()).or_default() += 1;
+            }
+            counts.into_iter().collect()
+        });
     }
 }
 
-async fn serve(mut orders: mpsc::UnboundedReceiver<Order>, exports: Arc<Exports>, staging_retention: Duration) {
-    let mut watched: HashMap<Share, Arc<Notify>> = HashMap::new();
-    let mut received = Vec::new();
-    while orders.recv_many(&mut received, BATCH).await > 0 {
-        tokio::time::sleep(LULL).await;
-        while received.len() < BATCH
-            && let Ok(order) = orders.try_recv()
+/// What all of the reaper's tasks have in common.
+#[derive(Clone, Debug)]
+struct Work {
+    exports: Arc<Exports>,
+    staging_retention: Duration,
+    state: Arc<Mutex<State>>,
+    in_all: Arc<Semaphore>,
+    lanes: Arc<Mutex<HashMap<Share, Arc<Semaphore>>>>,
+    /// What makes the watcher of an export look sooner.
+    watched: Arc<Mutex<HashMap<Share, Arc<Notify>>>>,
+}
+
+async fn serve(mut orders: mpsc::UnboundedReceiver<Order>, work: Work) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Free(export, name) => {
+                let work = work.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LULL).await;
+                    work.free(export, name, true).await;
+                });
+            }
+            Order::Watch(share, options) => {
+                let mut watched = locked(&work.watched);
+                let looks_sooner = watched.entry(share.clone()).or_insert_with(|| {
+                    let soon = Arc::new(Notify::new());
+                    tokio::spawn(work.clone().watch(share, options, Arc::clone(&soon)));
+                    soon
+                });
+                looks_sooner.notify_one();
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Frees an entry, unless that is under way, or is to wait.
+    async fn free(&self, export: Arc<Export>, name: TrashName, is_checked: bool) {
+        let entry = (export.share().clone(), name);
         {
-            received.push(order);
-        }
-        let mut batches: Vec<(Arc<Export>, Vec<String>)> = Vec::new();
-        for order in received.drain(..) {
-            match order {
-                Order::Free(export, name) => match batches.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &export)) {
-                    Some((_, names)) => names.push(name),
-                    None => batches.push((export, vec![name])),
-                },
-                Order::Watch(share, options) => {
-                    let looks_sooner = watched.entry(share.clone()).or_insert_with(|| {
-                        let soon = Arc::new(Notify::new());
-                        tokio::spawn(watch(Arc::clone(&exports), share, options, staging_retention, Arc::clone(&soon)));
-                        soon
-                    });
-                    looks_sooner.notify_one();
-                }
+            let mut state = locked(&self.state);
+            let waits = state.stuck.get(&entry).is_some_and(|stuck| stuck.next > Instant::now());
+            if waits || !state.freed.insert(entry.clone()) {
+                return;
             }
         }
-        for (export, names) in batches {
-            let soon = watched.get(export.share()).map(Arc::clone);
-            tokio::spawn(async move {
-                let left = export.run_in_background(move |export| Ok::<_, ExportError>(free(export, names))).await;
-                // What could not be removed is the watcher's from now on.
-                if left.is_ok_and(|left| left > 0)
-                    && let Some(soon) = soon
-                {
-                    soon.notify_one();
-                }
-            });
-        }
-    }
-}
-
-/// Looks through one export, again and again.
-async fn watch(exports: Arc<Exports>, share: Share, options: Options, staging_retention: Duration, soon: Arc<Notify>) {
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let wait = match look_through(&exports, &share, &options, staging_retention).await {
-            Ok(Looked { left: 0, next }) => {
-                pause = FIRST_PAUSE;
-                next
+        let mut freed = self.free_in_turn(&export, entry.1.clone(), is_checked).await;
+        for _ in 0..LOOKS_AT_UNFINISHED {
+            if !matches!(freed, Ok(Freed::Unfinished)) {
+                break;
             }
-            outcome => {
-                if let Err(error) = outcome {
-                    tracing::warn!(%share, %error, "cannot look through the export for what is to be freed");
+            tokio::time::sleep(SHORTEST_WAIT).await;
+            freed = self.free_in_turn(&export, entry.1.clone(), is_checked).await;
+        }
+        if let Err(error) = &freed {
+            tracing::warn!(share = %entry.0, %error, "cannot free what was deleted yet");
+        }
+        let failure = {
+            let mut state = locked(&self.state);
+            state.freed.remove(&entry);
+            match freed {
+                Ok(_) => {
+                    state.stuck.remove(&entry);
+                    return;
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                tokio::time::sleep(pause / 2).await;
-                continue;
+                Err(error) => state.fail(entry.clone(), &error),
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = soon.notified() => {}
+        // The watcher tries again when it is time.
+        let watcher = locked(&self.watched).get(&entry.0).map(Arc::clone);
+        if let Some(watcher) = watcher {
+            watcher.notify_one();
         }
+        // For those who look at the trash by hand: where it cannot be written, they see the entry only.
+        let name = entry.1;
+        let noted: Result<(), ExportError> =
+            export.run_in_background(move |export| export.note_failure(&name, &failure)).await;
+        if let Err(error) = noted {
+            tracing::debug!(share = %entry.0, %error, "cannot note why something was not freed");
+        }
+    }
+
+    /// Waits for a turn. Whoever takes long gives it back and goes on.
+    async fn free_in_turn(
+        &self,
+        export: &Arc<Export>,
+        name: TrashName,
+        is_checked: bool,
+    ) -> Result<Freed, ExportError> {
+        let lane = Arc::clone(
+            locked(&self.lanes).entry(export.share().clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
+        );
+        let _one_of_all = self.in_all.acquire().await;
+        let turn = lane.acquire().await;
+        let mut work = std::pin::pin!(export.run_in_background(move |export| free(export, &name, is_checked)));
+        if let Ok(freed) = tokio::time::timeout(COUNTED, &mut work).await {
+            return freed;
+        }
+        drop(turn);
+        work.await
+    }
+
+    /// Looks through one export, again and again.
+    async fn watch(self, share: Share, options: Options, soon: Arc<Notify>) {
+        let mut pause = FIRST_PAUSE;
+        let mut swept: Option<Instant> = None;
+        let mut is_silent = false;
+        loop {
+            let is_due = swept.is_none_or(|last| last.elapsed() >= self.staging_retention);
+            match self.look_through(&share, &options, is_due).await {
+                Ok(wait) => {
+                    (pause, is_silent) = (FIRST_PAUSE, false);
+                    swept = if is_due { Some(Instant::now()) } else { swept };
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = soon.notified() => {}
+                    }
+                }
+                Err(error) => {
+                    // Once, and not for as long as an export is away.
+                    if !std::mem::replace(&mut is_silent, true) {
+                        tracing::warn!(%share, %error, "cannot look through the export for what is to be freed");
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE_OF_EXPORT);
+                }
+            }
+        }
+    }
+
+    /// Frees what is due on an export, and sweeps what nobody needs. Gives when to look again.
+    async fn look_through(&self, share: &Share, options: &Options, sweeps: bool) -> Result<Duration, ExportError> {
+        let export = self.exports.open(share, options).await?;
+        let retention = self.staging_retention;
+        let looked = export.run_in_background(move |export| look(export, retention, sweeps)).await;
+        let Looked { trash, now, is_apart } = looked.inspect_err(|error: &ExportError| {
+            if error.is_stale() {
+                self.exports.forget(&export);
+            }
+        })?;
+        {
+            let mut state = locked(&self.state);
+            state.seen.insert(share.clone(), trash.kept.len() + trash.due.len());
+            let all: HashSet<&TrashName> = trash.due.iter().collect();
+            state.stuck.retain(|(other, name), _| other != share || all.contains(name));
+        }
+        let next_stuck = {
+            let state = locked(&self.state);
+            let next = state.stuck.iter().filter(|((other, _), _)| other == share).map(|(_, stuck)| stuck.next).min();
+            next.map(|next| next.saturating_duration_since(Instant::now()))
+        };
+        let has_rest = !trash.rest.is_empty();
+        // By a clock that is wrong nothing is judged to be over its time.
+        let due = trash.due.into_iter().filter(|name| !is_apart || name.keep_until == 0);
+        let garbage = export.take_garbage();
+        for name in due.chain(garbage) {
+            let (work, export) = (self.clone(), Arc::clone(&export));
+            tokio::spawn(async move { work.free(export, name, false).await });
+        }
+        let next_due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
+        let routine = (retention / 4).min(if has_rest { REST_WAIT } else { LONGEST_WAIT });
+        let wait = [next_due, next_stuck].into_iter().flatten().fold(routine, Duration::min);
+        Ok(wait.max(SHORTEST_WAIT))
+    }
+}
+
+impl State {
+    /// Notes that an entry could not be freed.
+    fn fail(&mut self, entry: Entry, error: &ExportError) -> Failure {
+        let since = crate::export::trash::seconds_now();
+        let stuck = self.stuck.entry(entry).or_insert_with(|| Stuck {
+            failure: Failure { reason: String::new(), tries: 0, since },
+            next: Instant::now(),
+        });
+        let pause = FIRST_PAUSE.saturating_mul(1 << stuck.failure.tries.min(16)).min(LONGEST_PAUSE);
+        stuck.failure.reason = error.to_string();
+        stuck.failure.tries += 1;
+        stuck.next = Instant::now() + pause;
+        stuck.failure.clone()
     }
 }
 
 /// What was found on an export.
 struct Looked {
-    /// How much could not be removed.
-    left: usize,
-    /// When to look again.
-    next: Duration,
+    trash: Trash,
+    /// The server's time.
+    now: Duration,
+    /// Whether this host's clock is wrong.
+    is_apart: bool,
 }
 
-async fn look_through(
-    exports: &Arc<Exports>,
-    share: &Share,
-    options: &Options,
-    staging_retention: Duration,
-) -> Result<Looked, ExportError> {
-    let export = exports.open(share, options).await?;
-    let looked = export
-        .run_in_background(move |export| {
-            let routine = (staging_retention / 4).min(LONGEST_WAIT);
-            let Some(trash) = export.trash()? else { return Ok(Looked { left: 0, next: routine }) };
-            let given_up = export.sweep_staging(staging_retention)?;
-            let left = free(export, trash.due.into_iter().chain(given_up));
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
-            Ok(Looked { left, next: due.unwrap_or(routine).min(routine).max(SHORTEST_WAIT) })
-        })
-        .await;
-    if let Err(error) = &looked
-        && ExportError::is_stale(error)
-    {
-        exports.forget(&export);
-    }
-    looked
-}
-
-/// Frees what it can; gives how many could not be freed.
-fn free(export: &Export, names: impl IntoIterator<Item = String>) -> usize {
-    let mut left = 0;
-    for name in names {
-        if let Err(error) = export.free(&name) {
-            tracing::warn!(share = %export.share(), %error, "cannot free what was deleted yet");
-            left += 1;
+fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
+    let Some(trash) = export.trash()? else {
+        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false });
+    };
+    let is_apart = export.is_clock_apart()?;
+    if !is_apart {
+        export.sweep_trash(&trash)?;
+        export.sweep_staging(retention)?;
+        if sweeps {
+            export.sweep_claims(retention)?;
+            export.sweep_prepared(retention)?;
         }
     }
-    left
+    Ok(Looked { trash, now: export.now(), is_apart })
+}
+
+/// What became of an entry.
+enum Freed {
+    Yes,
+    /// It was needed.
+    PutBack,
+    /// Its delete is under way, or was cut short: then its retry completes it.
+    Unfinished,
+}
+
+/// Frees an entry that nobody needs; one that somebody needs is put back.
+fn free(export: &Export, name: &TrashName, is_checked: bool) -> Result<Freed, ExportError> {
+    if is_checked {
+        return export.free(name, false).map(|()| Freed::Yes);
+    }
+    match export.is_needed(name)? {
+        Needed::No => export.free(name, true).map(|()| Freed::Yes),
+        Needed::By(subdir) if export.put_back(name, &subdir)? => Ok(Freed::PutBack),
+        Needed::By(subdir) | Needed::Displaced(subdir) => Err(ExportError::Displaced {
+            entry: name.to_string(),
+            subdir: subdir.to_string(),
+            share: export.share().to_string(),
+        }),
+        Needed::Unfinished => Ok(Freed::Unfinished),
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,16 +10,16 @@ use std::time::Duration;
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::fill::{copy_tree, open_volume};
+use super::attempt::Attempt;
+use super::fill::{OpenVolume, Target, copy_tree, open_volume};
 use super::snapshot_list::describe;
 use super::{Controller, IsStale, job_key, snapshot_key};
 use crate::export::snapshots::Manifest;
 use crate::export::staging::{Staged, StagingName};
-use crate::export::trash::TrashName;
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, TreeWork};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
-use crate::tree::Progress;
+use crate::tree::SourceKind;
 use crate::tree::archive;
 use crate::tree::attributes::permissions;
 use crate::volume::id::VolumeId;
@@ -108,6 +108,7 @@ impl Controller {
         let job = Job {
             reads: Some(job_key(request.volume.share(), &request.volume.key())),
             patience: request.patience,
+            abandoned_after: Some(self.settings.abandoned_after),
             ..Job::short(
                 snapshot_key(&request.share, &key),
                 "CreateSnapshot",
@@ -122,9 +123,14 @@ impl Controller {
             let (share, origin) = (request.share.clone(), request.volume.share().clone());
             let options = request.options.clone();
             let owner = controller.settings.cluster.clone();
-            let taking = Taking { request, key, owner, staging: name.clone(), progress };
+            let kind = match request.format {
+                SnapshotFormat::Tree => TreeWork::Copy,
+                SnapshotFormat::Archive => TreeWork::Archive,
+            };
+            let attempt = controller.attempt(name, &progress);
+            let taking = Taking { request, key, owner, attempt: Arc::clone(&attempt) };
             let work = move |export: &Export, origin: &Export| taking.carry_out(export, origin);
-            controller.on_trees([&share, &origin], [&options[0], &options[1]], &name, work).await
+            controller.on_trees([&share, &origin], [&options[0], &options[1]], (kind, &attempt), work).await
         };
         self.jobs.run(job, work).await?
     }
@@ -142,11 +148,7 @@ impl Controller {
             let DeleteSnapshot { id, options } = request;
             let share = id.share().clone();
             let work = move |export: &Export| delete(export, &id);
-            let (trash, export) = controller.on(&share, &options, work).await?;
-            if let Some(name) = trash {
-                controller.reaper.free(export, &name);
-            }
-            Ok(())
+            controller.on(&share, &options, work).await.map(drop)
         };
         self.jobs.run(job, work).await?
     }
@@ -158,8 +160,7 @@ struct Taking {
     request: CreateSnapshot,
     key: RecordKey,
     owner: Option<String>,
-    staging: StagingName,
-    progress: Arc<Progress>,
+    attempt: Arc<Attempt>,
 }
 
 impl Taking {
@@ -168,38 +169,97 @@ impl Taking {
             return self.accept(export, &manifest);
         }
         let volume = &self.request.volume;
-        let (directory, size_bytes) = open_volume(origin, volume)?
+        let opened = open_volume(origin, volume)?
             .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
-        let name = self.request.name.to_string();
+        let earlier = self.attempt.earlier(export)?;
+        let staged = self.attempt.begin(export, &earlier, 0)?;
+        let taken = self.take(export, origin, &opened, &staged);
+        let manifest = taken.map_err(|error| self.attempt.fail(export, &staged, error))?;
+        let has_beat = self.attempt.end();
+        match export.place_snapshot(&staged, &self.key) {
+            Ok(()) => {
+                export.finish_placed(&staged, has_beat)?;
+                Ok(describe(export.share(), &manifest))
+            }
+            // Another controller was faster.
+            Err(error @ ExportError::Io { errno: Errno::EEXIST, .. }) => {
+                export.finish_attempt(staged.name(), false)?;
+                match export.snapshot(&self.key)? {
+                    Some(manifest) => self.accept(export, &manifest),
+                    None => Err(error.into()),
+                }
+            }
+            Err(error) => Err(self.attempt.fail(export, &staged, error).into()),
+        }
+    }
+
+    /// Copies the volume, makes sure that it is all there, and writes down what it is.
+    fn take(
+        &self,
+        export: &Export,
+        origin: &Export,
+        volume: &OpenVolume,
+        staged: &Staged,
+    ) -> Result<Manifest, ExportError> {
+        let Taking { request, attempt, .. } = self;
+        let progress = &attempt.progress;
+        let before = (progress.files(), progress.bytes(), progress.vanished());
+        let name = request.name.to_string();
         let manifest = Manifest {
             owner: self.owner.clone(),
-            ..Manifest::new(name, volume.to_string(), size_bytes, self.request.format)
+            ..Manifest::new(name, request.volume.to_string(), volume.size_bytes, request.format)
         };
-        let staged = export.stage(&self.staging, 0)?;
-        self.copy(export, &directory, &staged)?;
-        let manifest = Manifest { files: self.progress.files(), bytes: self.progress.bytes(), ..manifest };
-        export.write_manifest(&staged, &manifest)?;
-        match export.place_snapshot(&staged, &self.key) {
-            Ok(()) => Ok(describe(export.share(), &manifest)),
-            // Another replica was faster.
-            Err(error @ ExportError::Io { errno: Errno::EEXIST, .. }) => match export.snapshot(&self.key)? {
-                Some(manifest) => self.accept(export, &manifest),
-                None => Err(error.into()),
-            },
-            Err(error) => Err(error.into()),
+        self.copy(export, &volume.directory, staged)?;
+        // A volume that is deleted is renamed before anything of it is freed.
+        if !volume.is_in_place(origin)? {
+            return Err(origin.contended("read", format!("volume {}", request.volume)));
+        }
+        let files = self.count(export, staged, progress.files() - before.0)?;
+        let manifest = Manifest {
+            files,
+            counted: true,
+            bytes: progress.bytes() - before.1,
+            vanished: progress.vanished() - before.2,
+            ..manifest
+        };
+        if manifest.vanished > 0 {
+            tracing::warn!(
+                snapshot = manifest.name,
+                volume = manifest.source_volume,
+                vanished = manifest.vanished,
+                "some of the volume vanished while its snapshot was taken, and is not in it"
+            );
+        }
+        export.write_manifest(staged, &manifest)?;
+        Ok(manifest)
+    }
+
+    /// How many entries the finished snapshot has. Of a tree, the names are counted again: while it was copied, a name that
+    /// the volume's directory gave twice counted twice.
+    fn count(&self, export: &Export, staged: &Staged, files: u64) -> Result<u64, ExportError> {
+        match self.request.format {
+            SnapshotFormat::Archive => Ok(files),
+            SnapshotFormat::Tree => export.count_staged_snapshot(staged),
         }
     }
 
     fn copy(&self, export: &Export, directory: &OwnedFd, staged: &Staged) -> Result<(), ExportError> {
         let what = format!("volume {}", self.request.volume);
+        let progress = &self.attempt.progress;
         match self.request.format {
             SnapshotFormat::Tree => {
                 let tree = export.snapshot_tree(staged, permissions(directory))?;
-                copy_tree(export, directory, (tree.as_fd(), staged.is_new), &self.staging, &self.progress, &what)
+                let earlier = match staged.old() {
+                    Some(old) => export.earlier_snapshot_tree(old)?,
+                    None => None,
+                };
+                let earlier = earlier.as_ref().map(AsFd::as_fd);
+                let target = Target { directory: tree.as_fd(), earlier, staged };
+                copy_tree(export, (directory, SourceKind::Live), target, progress, &what)
             }
             SnapshotFormat::Archive => {
                 let file = export.snapshot_archive(staged)?;
-                archive::write(directory, &file, &self.progress)
+                archive::write(directory, Some(export.own_inode()?), &file, progress)
                     .map_err(|error| export.archive_failed(&what, error))?;
                 file.sync_data().map_err(|error| {
                     export.failed(
@@ -226,16 +286,21 @@ impl Taking {
     }
 }
 
-/// Takes a snapshot out of sight; gives the name it has in the trash.
-fn delete(export: &Export, id: &SnapshotId) -> Result<Option<TrashName>, SnapshotError> {
+/// Takes a snapshot out of sight.
+fn delete(export: &Export, id: &SnapshotId) -> Result<(), SnapshotError> {
     let key = id.key();
-    if let Some(trash) = export.throw_away_snapshot(&key)? {
-        return Ok(Some(trash));
-    }
+    let mut trash = export.throw_away_snapshot(&key)?;
     for path in id.archives().iter().flatten() {
-        if let Some(trash) = export.throw_away_archive(path, &key)? {
-            return Ok(Some(trash));
+        if trash.is_none() {
+            trash = export.throw_away_archive(path, &key)?;
         }
     }
-    Ok(None)
+    let outcome = trash.as_ref().map_or_else(|| "was gone".into(), |name| format!("moved to the trash as {name}"));
+    tracing::info!(
+        snapshot = %id, share = %export.share(), method = "DeleteSnapshot", outcome, "snapshot deleted"
+    );
+    if let Some(name) = trash {
+        export.leave_to_reaper(name);
+    }
+    Ok(())
 }

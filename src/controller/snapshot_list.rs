@@ -1,15 +1,17 @@
 //! ListSnapshots and GetSnapshot: what the manifests say.
 
 use super::Controller;
-use super::list::{Part, Token, rest};
+use super::list::Token;
 use super::snapshot::{Snapshot, SnapshotError};
+use crate::export::listing::Entry;
 use crate::export::snapshots::{Data, Manifest};
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;
-use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::name::VolumeName;
 use crate::volume::share::Share;
 use crate::volume::snapshot::SnapshotId;
+use crate::volume::subdir::SubDir;
 
 /// Which snapshots are listed.
 #[derive(Clone, Debug, Default)]
@@ -40,11 +42,11 @@ impl Controller {
         self.on(id.share(), options, work).await.map(|(found, _)| found)
     }
 
-    /// The snapshots on all shares known that pass the filter and stand behind `token`, at most `most` of them (0:
-    /// all).
+    /// The snapshots on all shares known that pass the filter, behind `token`: at most `most` of them (0: as many as one
+    /// page has). What cannot be read, and a share that does not answer, is logged and left out.
     ///
     /// # Errors
-    /// See [`SnapshotError`]. A share that does not answer is an error: without it the list would be wrong.
+    /// See [`SnapshotError`]; where no share answers.
     pub async fn list_snapshots(
         &self,
         filter: SnapshotFilter,
@@ -52,6 +54,7 @@ impl Controller {
         token: Option<&str>,
         most: usize,
     ) -> Result<SnapshotPage, SnapshotError> {
+        // Asked for by its id, another cluster's is found too: so it can be restored here.
         if let Some(id) = &filter.id {
             let found = self.get_snapshot(id, options).await?;
             let is_wanted =
@@ -59,43 +62,57 @@ impl Controller {
             return Ok(SnapshotPage { snapshots: found.into_iter().filter(is_wanted).collect(), next: None });
         }
         let token = match token {
-            Some(text) => Some(Token::parse(text).ok_or_else(|| SnapshotError::Token { token: text.into() })?),
+            Some(text) => {
+                Some(Token::parse(Folder::Snapshots, text).ok_or_else(|| SnapshotError::Token { token: text.into() })?)
+            }
             None => None,
         };
-        let part =
-            move |export: &Export, after: Option<&RecordKey>, room| list(export, after, filter.volume.as_deref(), room);
-        let (snapshots, next) = self.gather(token.as_ref(), most, options, part).await?;
+        let is_listed = self.is_listed();
+        let entry = move |export: &Export, manifest: Manifest| {
+            let is_wanted = filter.volume.as_ref().is_none_or(|volume| *volume == manifest.source_volume);
+            let is_listed = is_wanted && is_listed(manifest.owner.as_deref());
+            Ok(if is_listed { entry(export.share(), &manifest) } else { Entry::Filtered })
+        };
+        let (snapshots, next) = self.gather(token, most, options, entry).await?;
         Ok(SnapshotPage { snapshots, next })
     }
 }
 
-/// At most `room` snapshots behind a key.
-fn list(
-    export: &Export,
-    after: Option<&RecordKey>,
-    volume: Option<&str>,
-    room: usize,
-) -> Result<Part<Snapshot>, ExportError> {
-    rest(export.snapshot_keys()?, after, room, |key| {
-        let manifest = export.snapshot(key)?;
-        let wanted = manifest.filter(|manifest| volume.is_none_or(|volume| volume == manifest.source_volume));
-        Ok(wanted.map(|manifest| describe(export.share(), &manifest)))
-    })
+fn entry(share: &Share, manifest: &Manifest) -> Entry<Snapshot> {
+    match VolumeId::parse(&manifest.source_volume) {
+        Ok(_) => Entry::Listed(describe(share, manifest)),
+        Err(error) => Entry::LeftOut(ExportError::Record {
+            path: format!("of snapshot {}", manifest.name),
+            share: share.to_string(),
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// A snapshot and its data, open.
 pub(super) struct FoundSnapshot {
     pub(super) snapshot: Snapshot,
     pub(super) data: Data,
+    /// What is known of it, if it is this driver's.
+    pub(super) manifest: Option<Manifest>,
+    /// Where it is, if it is another driver's.
+    pub(super) archive: Option<SubDir>,
 }
 
 /// The snapshot that an id names, this driver's or csi-driver-nfs's.
 pub(super) fn find_snapshot(export: &Export, id: &SnapshotId) -> Result<Option<FoundSnapshot>, ExportError> {
     let key = id.key();
-    if let Some(manifest) = export.snapshot(&key)? {
-        let snapshot = Snapshot { id: id.to_string(), ..describe(export.share(), &manifest) };
-        return Ok(Some(FoundSnapshot { snapshot, data: export.snapshot_data(&key, manifest.kept_as)? }));
-    }
+    let refusal = match export.snapshot(&key) {
+        Ok(Some(manifest)) => {
+            let snapshot = Snapshot { id: id.to_string(), ..describe(export.share(), &manifest) };
+            let data = export.snapshot_data(&key, manifest.kept_as)?;
+            return Ok(Some(FoundSnapshot { snapshot, data, manifest: Some(manifest), archive: None }));
+        }
+        Ok(None) => None,
+        // The driver's folder may be another's than this host's root, and the archive open to all.
+        Err(error) if error.is_refusal() => Some(error),
+        Err(error) => return Err(error),
+    };
     for path in id.archives().iter().flatten() {
         if let Some(archive) = export.foreign_archive(path)? {
             let snapshot = Snapshot {
@@ -104,10 +121,11 @@ pub(super) fn find_snapshot(export: &Export, id: &SnapshotId) -> Result<Option<F
                 size_bytes: 0,
                 created_at: archive.created_at,
             };
-            return Ok(Some(FoundSnapshot { snapshot, data: Data::Archive(archive.file) }));
+            let data = Data::Archive(archive.file);
+            return Ok(Some(FoundSnapshot { snapshot, data, manifest: None, archive: Some(path.clone()) }));
         }
     }
-    Ok(None)
+    refusal.map_or(Ok(None), Err)
 }
 
 /// What a manifest tells.

@@ -1,24 +1,24 @@
 //! The records: one small JSON file a volume, which makes the volume exist.
 //!
-//! A record is written whole to a name that only this writer uses, brought to the server's disk by fsync, and then put
-//! in place by link(2): a rival that was faster is told by EEXIST and nothing of his is touched. A record that exists
-//! is replaced by rename(2). Whatever happens before is repeated by a retry without a trace: the temporary name follows
-//! from the volume, so the retry finds and removes it.
+//! A record is written whole to a name in staging that only this writer uses, brought to the server's disk by fsync, and
+//! then put in place by link(2): EEXIST says that a rival was faster, and nothing of the rival's is touched. A record
+//! that exists is replaced by rename(2). What a crash leaves in staging is swept from there.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, renameat};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Export, ExportError};
+use super::listing::Listed;
+use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::volume::access::{Mode as Permissions, OnDelete};
 use crate::volume::content::RecordedSource;
@@ -27,10 +27,6 @@ use crate::volume::subdir::SubDir;
 
 /// The format that this driver writes; it reads this and all before.
 const FORMAT: u32 = 1;
-/// No record is longer: a name and a path have their bounds.
-const LONGEST: u64 = 64 * 1024;
-/// How often a rival's temporary file may be in the way before that is an error.
-const TRIES: u32 = 5;
 
 /// What is known of a volume besides its directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +58,16 @@ pub struct Record {
     /// What the volume began with; empty without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<RecordedSource>,
-    /// The number of the directory that is to be put in place before this record is.
+    /// The inode number of the directory, by which it is known again whatever its name is; none in the records of
+    /// version 0.1.0, but of volumes with data from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u64>,
+    /// Whether the directory held something before there was a volume: it was not the driver that made it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub found: bool,
+    /// Whether the StorageClass said what a delete does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_delete_given: bool,
     /// How long the volume is kept in the trash, in seconds; the operator's decision without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trash_retention: Option<u64>,
@@ -93,6 +96,8 @@ impl Record {
             gid: None,
             source: None,
             inode: None,
+            found: false,
+            on_delete_given: false,
             trash_retention: None,
             created_at: now,
             owner: None,
@@ -115,89 +120,23 @@ impl Export {
     /// # Errors
     /// Where the server fails, and where the file is no record.
     pub fn record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
-        let volumes = &self.layout()?.volumes;
+        let Some(volumes) = self.own_folder(Folder::Volumes)? else { return Ok(None) };
         let name = file_name(key);
-        let Some(file) = self.open_record(volumes, &name)? else { return Ok(None) };
-        // Two names: its writer died between putting it in place and removing the temporary name.
-        if fstat(&file).is_ok_and(|stat| stat.st_nlink > 1) {
-            remove(volumes, &temporary_name(key)).map_err(|errno| self.failed("tidy up the record", &name, errno))?;
-        }
-        self.parse(&name, file).map(Some)
-    }
-
-    /// Reads the record that was written for a volume and not yet put in place; none if there is none.
-    ///
-    /// # Errors
-    /// Where the server fails. A torn one is none.
-    pub fn prepared_record(&self, key: &RecordKey) -> Result<Option<Record>, ExportError> {
-        let name = temporary_name(key);
-        match self.read_record_in(&self.layout()?.volumes, &name) {
-            Err(ExportError::Record { .. }) => Ok(None),
-            read => read,
-        }
+        self.read_record_in(&volumes, &name)
     }
 
     /// Reads a record of any name; none if there is no such file.
     pub(super) fn read_record_in(&self, folder: &OwnedFd, name: &str) -> Result<Option<Record>, ExportError> {
-        self.open_record(folder, name)?.map(|file| self.parse(name, file)).transpose()
+        self.open_record(folder, name)?.map(|file| self.parse(name, &file)).transpose()
     }
 
     fn open_record(&self, folder: &OwnedFd, name: &str) -> Result<Option<OwnedFd>, ExportError> {
-        match beneath::open(folder, name, OFlag::O_RDONLY, Mode::empty()) {
-            Ok(file) => Ok(Some(file)),
-            Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(self.failed("open the record", name, errno)),
-        }
+        small_file::open(folder, name).map_err(|errno| self.failed("open the record", name, errno))
     }
 
-    /// Moves a volume's record to another folder of the driver's own; none is success.
-    pub(super) fn move_record_to(&self, folder: &OwnedFd, key: &RecordKey, name: &str) -> Result<(), ExportError> {
-        let record = file_name(key);
-        match renameat(&self.layout()?.volumes, record.as_str(), folder, name) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(self.failed("move the record", record, errno)),
-        }
-    }
-
-    /// Writes a record that nobody else writes.
-    pub(super) fn write_record_to(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<(), ExportError> {
-        self.write_temporary(folder, name, record).map(drop)
-    }
-
-    /// Writes a record beside its place: it tells, after a crash, whose directory that is which was just put in place.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn prepare_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
-        self.write_temporary(&self.layout()?.volumes, &temporary_name(key), record).map(drop)
-    }
-
-    /// Puts the record in place that was prepared.
-    ///
-    /// # Errors
-    /// Where the server fails; then the record is in place or prepared still.
-    pub fn commit_prepared_record(&self, key: &RecordKey) -> Result<(), ExportError> {
-        let volumes = &self.layout()?.volumes;
-        let name = file_name(key);
-        renameat(volumes, temporary_name(key).as_str(), volumes, name.as_str())
-            .map_err(|errno| self.failed("create the record", name, errno))
-    }
-
-    /// Removes a record that was prepared.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn drop_prepared_record(&self, key: &RecordKey) -> Result<(), ExportError> {
-        let name = temporary_name(key);
-        remove(&self.layout()?.volumes, &name).map_err(|errno| self.failed("remove the record", name, errno))
-    }
-
-    fn parse(&self, name: &str, file: OwnedFd) -> Result<Record, ExportError> {
+    fn parse(&self, name: &str, file: &OwnedFd) -> Result<Record, ExportError> {
         let (path, share) = (format!("volumes/{name}"), self.share().to_string());
-        let mut text = Vec::new();
-        File::from(file).take(LONGEST).read_to_end(&mut text).map_err(|error| {
-            self.failed("read the record", name, error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
-        })?;
+        let text = small_file::read(file).map_err(|errno| self.failed("read the record", name, errno))?;
         parse(&text, FORMAT, path, share)
     }
 
@@ -206,22 +145,29 @@ impl Export {
     /// # Errors
     /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.
     pub fn create_record(&self, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
-        let volumes = &self.layout()?.volumes;
-        let (name, temporary) = (file_name(key), temporary_name(key));
-        let file = self.write_temporary(volumes, &temporary, record)?;
-        // By descriptor, so that it is this writer's file whatever a rival does with the name.
-        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let linked = linkat(AT_FDCWD, own.as_str(), volumes, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW);
+        let staging = &self.layout()?.staging;
+        let temporary = self.temporary_name(key);
+        let file = self.write_temporary(staging, &temporary, record)?;
+        let linked = self.link_record(&file, key);
         // Closed before its name goes, or the client keeps it as `.nfs…` until then.
         drop(file);
-        remove(volumes, &temporary).map_err(|errno| self.failed("remove the temporary record", temporary, errno))?;
-        match linked {
+        remove(staging, &temporary).map_err(|errno| self.failed("remove the temporary record", temporary, errno))?;
+        linked
+    }
+
+    /// Puts a record in place that is written already, if there is none.
+    pub(super) fn link_record(&self, file: &OwnedFd, key: &RecordKey) -> Result<Created, ExportError> {
+        let (volumes, name) = (&self.layout()?.volumes, file_name(key));
+        // By descriptor, so that it is this file whatever a rival does with its name.
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match linkat(AT_FDCWD, own.as_str(), volumes, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW) {
             Ok(()) => Ok(Created::Now),
             Err(Errno::EEXIST) => match self.record(key)? {
                 Some(record) => Ok(Created::Before(Box::new(record))),
-                // Deleted again in this moment: the orchestrator's retry decides.
-                None => Err(self.failed("create the record", name, Errno::EAGAIN)),
+                None => Err(self.contended("create the record of", key.to_string())),
             },
+            // It was swept from staging: whoever wrote it slept for that long.
+            Err(Errno::ENOENT) => Err(self.contended("create the record of", key.to_string())),
             Err(errno) => Err(self.failed("create the record", name, errno)),
         }
     }
@@ -231,8 +177,33 @@ impl Export {
     /// # Errors
     /// Where the server fails; then the old record or the new one is in place, whole.
     pub fn replace_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
-        self.prepare_record(key, record)?;
-        self.commit_prepared_record(key)
+        let (staging, temporary, name) = (&self.layout()?.staging, self.temporary_name(key), file_name(key));
+        self.write_temporary(staging, &temporary, record)?;
+        renameat(staging, temporary.as_str(), &self.layout()?.volumes, name.as_str())
+            .map_err(|errno| self.failed("replace the record", name, errno))
+    }
+
+    /// The same where the record is still the one that was read: so a change that another controller made meanwhile is not
+    /// undone. False if it is not.
+    ///
+    /// # Errors
+    /// As [`Export::replace_record`].
+    pub fn replace_record_as_it_was(
+        &self,
+        key: &RecordKey,
+        was: &Record,
+        record: &Record,
+    ) -> Result<bool, ExportError> {
+        let (staging, temporary, name) = (&self.layout()?.staging, self.temporary_name(key), file_name(key));
+        self.write_temporary(staging, &temporary, record)?;
+        // Last of all, so that as little time as possible is between the look and the change.
+        let replaced = match self.record(key)? {
+            Some(now) if now == *was => {
+                renameat(staging, temporary.as_str(), &self.layout()?.volumes, name.as_str()).map(|()| true)
+            }
+            _ => remove(staging, &temporary).map(|()| false),
+        };
+        replaced.map_err(|errno| self.failed("replace the record", name, errno))
     }
 
     /// Removes a record; none is success.
@@ -244,35 +215,45 @@ impl Export {
         remove(&self.layout()?.volumes, &name).map_err(|errno| self.failed("remove the record", name, errno))
     }
 
-    /// The keys of all records, in their order.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn record_keys(&self) -> Result<Vec<RecordKey>, ExportError> {
-        let volumes = &self.layout()?.volumes;
-        let names = beneath::names(volumes).map_err(|errno| self.failed("list", "volumes", errno))?;
-        let key = |name: &OsString| name.to_str()?.strip_suffix(SUFFIX)?.parse().ok();
-        let mut keys: Vec<RecordKey> = names.iter().filter_map(key).collect();
-        keys.sort_unstable();
-        Ok(keys)
+    /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call at a
+    /// time.
+    fn temporary_name(&self, key: &RecordKey) -> String {
+        format!("{RECORDS}{key}.{}", self.shared.holder.instance)
     }
 
-    fn write_temporary(&self, volumes: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
+    /// Writes a record to this driver's own name for it, where an earlier process may have left one.
+    fn write_temporary(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
+        match self.write_file(folder, name, record) {
+            Err(ExportError::Io { errno: Errno::EEXIST, .. }) => {
+                remove(folder, name).map_err(|errno| self.failed("remove the temporary record", name, errno))?;
+                self.write_file(folder, name, record)
+            }
+            written => written,
+        }
+    }
+
+    /// Writes a record to a name that nothing has; it is on the server's disk then.
+    pub(super) fn write_file(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
         let failed = |errno| self.failed("write the record", name, errno);
         let text = serde_json::to_vec(record).map_err(|_| failed(Errno::EINVAL))?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let mut tries = 0;
-        let file = loop {
-            tries += 1;
-            match beneath::open(volumes, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
-                Err(Errno::EEXIST) if tries < TRIES => remove(volumes, name).map_err(failed)?,
-                other => break other.map_err(failed)?,
-            }
-        };
-        let mut file = File::from(file);
+        let mut file =
+            beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
         let written = file.write_all(&text).and_then(|()| file.sync_data());
         written.map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))?;
         Ok(file.into())
+    }
+}
+
+impl Listed for Record {
+    const FOLDER: Folder = Folder::Volumes;
+
+    fn key(name: &OsStr) -> Option<RecordKey> {
+        name.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
+    }
+
+    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        export.read_record_in(folder, &file_name(key))
     }
 }
 
@@ -308,12 +289,10 @@ pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
 
-/// Where a record is written before it is put in place.
-fn temporary_name(key: &RecordKey) -> String {
-    format!(".{key}.new")
-}
+/// How the names of records in staging begin.
+pub(super) const RECORDS: &str = "r2.";
 
-fn remove(folder: &OwnedFd, name: &str) -> nix::Result<()> {
+pub(super) fn remove(folder: &OwnedFd, name: &str) -> nix::Result<()> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::ENOENT) => Ok(()),
         other => other,

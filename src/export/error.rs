@@ -25,6 +25,32 @@ pub enum ExportError {
     #[error("the archive of {what} on {share}: {error}")]
     Archive { what: String, share: String, error: ArchiveError },
 
+    #[error(
+        "{holder} is at work on this on {share}, and showed a sign of life {silent} s ago: it goes on there, or is taken \
+         over after {wait} s of silence; try again"
+    )]
+    Held { share: String, holder: String, silent: u64, wait: u64 },
+
+    #[error("cannot {what} {path} on {share}: another controller changed it meanwhile; try again")]
+    Contended { what: &'static str, path: String, share: String },
+
+    #[error("the work on {share} was ended since nobody has asked for it for a while: ask again to begin it again")]
+    Abandoned { share: String },
+
+    #[error("{what}, which does not change, lacks {path} (found while it was copied to {share}): it is damaged")]
+    Lacks { what: String, share: String, path: String },
+
+    #[error(
+        "the copy of {what} on {share} is not complete: {has} of {wanted} entries could be read; the source is damaged, or          was deleted meanwhile"
+    )]
+    Incomplete { what: String, share: String, has: u64, wanted: u64 },
+
+    #[error(
+        "{entry} in the trash of {share} is the directory of the volume in {subdir}, where something else is now: look at \
+         both, and move one away by hand (.nfs-csi/trash on the share)"
+    )]
+    Displaced { entry: String, subdir: String, share: String },
+
     #[error("an operation on {share} broke off: try again, and report it with the driver's log")]
     Defect { share: String },
 }
@@ -36,11 +62,48 @@ impl ExportError {
         matches!(self, Self::Io { errno: Errno::ESTALE, .. })
     }
 
+    /// A retry may succeed without anybody changing anything: what was done until now is of use to it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Mount(_)
+            | Self::Held { .. }
+            | Self::Contended { .. }
+            | Self::Defect { .. }
+            | Self::Archive { error: ArchiveError::TooBig { .. }, .. } => true,
+            Self::Io { errno, .. } => is_passing(*errno),
+            Self::Archive { error: ArchiveError::Tree(error), .. } => is_passing(error.errno),
+            Self::Record { .. }
+            | Self::NewerRecord { .. }
+            | Self::Archive { .. }
+            | Self::Abandoned { .. }
+            | Self::Displaced { .. }
+            | Self::Lacks { .. }
+            | Self::Incomplete { .. } => false,
+        }
+    }
+
     /// The server refuses, and will until somebody changes it.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Io { errno: Errno::EACCES | Errno::EPERM | Errno::EROFS, .. })
     }
+}
+
+fn is_passing(errno: Errno) -> bool {
+    !matches!(
+        errno,
+        Errno::EACCES
+            | Errno::EPERM
+            | Errno::EROFS
+            | Errno::ELOOP
+            | Errno::ENOTDIR
+            | Errno::EXDEV
+            | Errno::EEXIST
+            | Errno::ENAMETOOLONG
+            | Errno::EINVAL
+            | Errno::ENOENT
+    )
 }
 
 fn way_out(errno: Errno) -> &'static str {

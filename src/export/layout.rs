@@ -7,7 +7,11 @@
 //!   snapshots/<key>/     one folder a snapshot: its data and its manifest (snapshots.rs)
 //!   staging/<id>         what is being made (staging.rs)
 //!   trash/<id>           deleted volumes and snapshots until they are freed (trash.rs)
+//!   clock                a file that is touched to learn the server's time (clock.rs)
 //! ```
+//!
+//! A name that is none of these, or that has another form than the ones told in those files, is a later version's: it is
+//! left alone.
 
 use std::os::fd::OwnedFd;
 
@@ -20,10 +24,35 @@ use crate::volume::subdir::RESERVED;
 
 /// The name of the folder of what was deleted.
 pub(super) const TRASH: &str = "trash";
+/// The name of the folder of what is being made.
+const STAGING: &str = "staging";
+
+/// A folder that is also read where it cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folder {
+    /// The volumes' records.
+    Volumes,
+    /// The snapshots.
+    Snapshots,
+}
+
+impl Folder {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Volumes => "volumes",
+            Self::Snapshots => "snapshots",
+        }
+    }
+}
 
 /// The folders, open.
 #[derive(Debug)]
 pub(super) struct Layout {
+    pub(super) top: OwnedFd,
+    /// The number by which the driver's folder is known again.
+    pub(super) inode: u64,
     pub(super) volumes: OwnedFd,
     pub(super) subdirs: OwnedFd,
     pub(super) snapshots: OwnedFd,
@@ -40,18 +69,45 @@ impl Layout {
         keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
         let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
         Ok(Self {
-            volumes: open("volumes")?,
+            volumes: open(Folder::Volumes.name())?,
             subdirs: open("subdirs")?,
-            snapshots: open("snapshots")?,
-            staging: open("staging")?,
+            snapshots: open(Folder::Snapshots.name())?,
+            staging: open(STAGING)?,
             trash: open(TRASH)?,
+            inode: fstat(&top).map_err(|errno| failed((RESERVED.into(), errno)))?.st_ino,
+            top,
         })
+    }
+
+    fn folder(&self, folder: Folder) -> &OwnedFd {
+        match folder {
+            Folder::Volumes => &self.volumes,
+            Folder::Snapshots => &self.snapshots,
+        }
+    }
+}
+
+impl Export {
+    /// One of the folders, to read in; none if it is not there. Nothing is made, so this works where nothing can be: on an
+    /// export that is read-only, or whose top directory is not the driver's to write to.
+    pub(super) fn own_folder(&self, folder: Folder) -> Result<Option<OwnedFd>, ExportError> {
+        let failed = |name: &str, errno| self.failed("open the folder", name, errno);
+        if let Some(layout) = self.layout.get() {
+            let open = layout.folder(folder).try_clone();
+            return open.map(Some).map_err(|_| failed(folder.name(), Errno::last()));
+        }
+        match descend(self.root(), &[RESERVED, folder.name()], None) {
+            Ok(open) => Ok(Some(open)),
+            Err((_, Errno::ENOENT)) => Ok(None),
+            Err((name, errno)) => Err(failed(&name, errno)),
+        }
     }
 }
 
 /// Those of them in which trees are worked on, open in the mount for that.
 #[derive(Debug)]
 pub(super) struct TreeLayout {
+    pub(super) staging: OwnedFd,
     pub(super) trash: OwnedFd,
 }
 
@@ -62,7 +118,7 @@ impl TreeLayout {
             descend(export.tree_root(), &[RESERVED, name], None)
                 .map_err(|(name, errno)| export.failed("open the folder", name, errno))
         };
-        Ok(Self { trash: open(TRASH)? })
+        Ok(Self { staging: open(STAGING)?, trash: open(TRASH)? })
     }
 }
 

@@ -8,13 +8,20 @@
 //! bounded number of threads an export, with `softerr` on the mount, so that a dead server ends in an error.
 
 pub mod catalog;
+pub mod check;
 pub mod claims;
+mod clock;
+mod directories;
 mod error;
+pub mod holder;
 mod layout;
+pub mod listing;
 pub mod pool;
+mod small_file;
 pub mod snapshots;
 pub mod staging;
 pub mod trash;
+mod turns;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -26,8 +33,14 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use tokio::sync::Semaphore;
 
+use self::clock::Clock;
 pub use self::error::ExportError;
+use self::holder::Holder;
+pub use self::layout::Folder;
 use self::layout::{Layout, TreeLayout};
+use self::trash::TrashName;
+pub use self::turns::TreeWork;
+use self::turns::Turns;
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
@@ -40,9 +53,7 @@ use crate::volume::subdir::SubDir;
 /// Calls under way on one export. The kernel's client serialises what happens within a directory, so more do not help.
 const CALLS: usize = 16;
 /// Removals under way on one export: behind the calls that somebody waits for.
-const BACKGROUND_CALLS: usize = 2;
-/// Whole trees that are copied at once on one export; the others wait for their turn.
-const TREES: usize = 4;
+const BACKGROUND_CALLS: usize = 16;
 /// Locks that keep operations on one directory apart; two directories seldom share one.
 const STRIPES: usize = 256;
 
@@ -77,18 +88,27 @@ struct Shared {
     calls: Arc<Semaphore>,
     background: Arc<Semaphore>,
     trees: Arc<Semaphore>,
+    turns: Arc<Turns>,
     effort: Effort,
     stripes: Vec<Mutex<()>>,
+    clock: Clock,
+    holder: Arc<Holder>,
+    /// What was moved to the trash and is to be freed.
+    garbage: Mutex<Vec<TrashName>>,
 }
 
 impl Shared {
-    fn new(effort: Effort) -> Arc<Self> {
+    fn new(effort: Effort, holder: Arc<Holder>, turns: Arc<Turns>) -> Arc<Self> {
         Arc::new(Self {
             calls: Arc::new(Semaphore::new(CALLS)),
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
-            trees: Arc::new(Semaphore::new(TREES)),
+            trees: Turns::of_share(),
+            turns,
             effort,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            clock: Clock::default(),
+            holder,
+            garbage: Mutex::default(),
         })
     }
 }
@@ -121,13 +141,20 @@ impl Export {
     ///
     /// # Errors
     /// Where nothing of NFS is mounted at just this path.
-    pub fn mounted_at(path: &Path) -> std::io::Result<Self> {
+    pub fn mounted_at(path: &Path, holder: Arc<Holder>) -> std::io::Result<Self> {
         let not_nfs = || std::io::Error::other("no NFS export is mounted at this path: name its mount point");
         let table = Table::read().map_err(std::io::Error::other)?;
         let mount = table.at(path).filter(|mount| mount.is_nfs()).ok_or_else(not_nfs)?;
         let share = mount.source.to_str().and_then(|source| source.parse().ok()).ok_or_else(not_nfs)?;
         let names = Mounted::open(path.to_owned())?;
-        Ok(Self::new(share, Options::default(), String::new(), names, None, Shared::new(Effort::default())))
+        Ok(Self::new(
+            share,
+            Options::default(),
+            String::new(),
+            names,
+            None,
+            Shared::new(Effort::default(), holder, Turns::new()),
+        ))
     }
 
     /// Whether this is the first call of this function: the moment to look what an earlier process left.
@@ -194,13 +221,14 @@ impl Export {
     ///
     /// # Errors
     /// As [`Export::run`].
-    pub async fn run_on_tree<T, E, F>(self: &Arc<Self>, work: F) -> Result<T, E>
+    pub async fn run_on_tree<T, E, F>(self: &Arc<Self>, kind: TreeWork, work: F) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.shared.trees), work).await
+        let turn = self.shared.turns.take(kind, &self.shared.trees).await.map_err(|_| self.defect())?;
+        self.run_with(turn, work).await
     }
 
     async fn run_in<T, E, F>(self: &Arc<Self>, places: Arc<Semaphore>, work: F) -> Result<T, E>
@@ -209,12 +237,30 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        let defect = || E::from(ExportError::Defect { share: self.share.to_string() });
-        let _place = places.acquire_owned().await.map_err(|_| defect())?;
+        let place = places.acquire_owned().await.map_err(|_| self.defect())?;
+        self.run_with(place, work).await
+    }
+
+    fn defect<E: From<ExportError>>(&self) -> E {
+        E::from(ExportError::Defect { share: self.share.to_string() })
+    }
+
+    async fn run_with<T, E, F, P>(self: &Arc<Self>, place: P, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+        P: Send + 'static,
+    {
         let export = Arc::clone(self);
-        let ended = tokio::task::spawn_blocking(move || work(&export)).await.map_err(|_| defect())?;
-        self.touch();
-        ended
+        let work = move || {
+            // The work's place and not the caller's, who may go away before the work ends.
+            let _place = place;
+            let ended = work(&export);
+            export.touch();
+            ended
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|_| self.defect())?
     }
 
     /// How much is done at once on this export's trees.
@@ -268,6 +314,23 @@ impl Export {
         Ok(self.tree_layout.get_or_init(|| layout))
     }
 
+    /// What calls moved to the trash since this was asked last: it can be freed.
+    #[must_use]
+    pub fn take_garbage(&self) -> Vec<TrashName> {
+        std::mem::take(&mut *self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that something in the trash is to be freed.
+    pub fn leave_to_reaper(&self, name: TrashName) {
+        self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+    }
+
+    /// The error of work that another controller has undone or done first: a retry finds how things are then.
+    #[must_use]
+    pub fn contended(&self, what: &'static str, path: impl Into<String>) -> ExportError {
+        ExportError::Contended { what, path: path.into(), share: self.share.to_string() }
+    }
+
     /// The error of a call on `path` below the share.
     #[must_use]
     pub fn failed(&self, what: &'static str, path: impl Into<String>, errno: Errno) -> ExportError {
@@ -311,5 +374,52 @@ impl Mounted {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = nix::fcntl::open(&point, flags, nix::sys::stat::Mode::empty())?;
         Ok(Self { point, root })
+    }
+}
+
+#[cfg(test)]
+impl Export {
+    /// A folder of this host as an export: what does not depend on a server works there too.
+    pub(crate) fn local(folder: &Path) -> Arc<Self> {
+        let names = Mounted::open(folder.to_owned()).unwrap();
+        let share = "nas:/export".parse().unwrap();
+        let shared =
+            Shared::new(Effort::default(), Arc::new(Holder::open(Path::new("/no/such/folder"), None)), Turns::new());
+        Arc::new(Self::new(share, Options::default(), String::new(), names, None, shared))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_whose_caller_went_away_has_its_place_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let export = Export::local(folder.path());
+        let (end, ended) = mpsc::channel::<()>();
+        let (starts, mut started) = tokio::sync::mpsc::channel(1);
+        let caller = tokio::spawn({
+            let export = Arc::clone(&export);
+            async move {
+                export
+                    .run(move |_| {
+                        starts.try_send(()).unwrap();
+                        ended.recv().unwrap();
+                        Ok::<_, ExportError>(())
+                    })
+                    .await
+            }
+        });
+        started.recv().await.unwrap();
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+        assert_eq!(export.shared.calls.available_permits(), CALLS - 1);
+        end.send(()).unwrap();
+        // All places are free when the work has ended.
+        let all = u32::try_from(CALLS).unwrap();
+        drop(export.shared.calls.acquire_many(all).await.unwrap());
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use super::holder::Holder;
+use super::turns::Turns;
 use super::{Export, ExportError, Mounted, Shared};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
@@ -28,6 +30,8 @@ const IDLE_CHECK: Duration = Duration::from_mins(1);
 pub struct Exports {
     workers: Arc<Workers>,
     folder: PrivateDir,
+    holder: Arc<Holder>,
+    turns: Arc<Turns>,
     tree_workers: usize,
     mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
@@ -44,16 +48,23 @@ struct Key {
 }
 
 impl Exports {
-    /// An empty pool that mounts below `place`, after tidying up there, and works on the trees of one share with at most
+    /// An empty pool that mounts below `place`, after tidying up there, and as `holder` works on the trees of one share with at most
     /// `tree_workers` threads.
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.
-    pub async fn start(workers: Arc<Workers>, place: &Path, tree_workers: usize) -> io::Result<Arc<Self>> {
+    pub async fn start(
+        workers: Arc<Workers>,
+        place: &Path,
+        holder: Holder,
+        tree_workers: usize,
+    ) -> io::Result<Arc<Self>> {
         tidy_up(place, &workers).await;
         let exports = Arc::new(Self {
             workers,
             folder: PrivateDir::create(place)?,
+            holder: Arc::new(holder),
+            turns: Turns::new(),
             tree_workers,
             mounted: Mutex::default(),
             shared: Mutex::default(),
@@ -145,7 +156,7 @@ impl Exports {
         if let Some(shared) = all.get(share).and_then(Weak::upgrade) {
             return shared;
         }
-        let shared = Shared::new(Effort::new(self.tree_workers));
+        let shared = Shared::new(Effort::new(self.tree_workers), Arc::clone(&self.holder), Arc::clone(&self.turns));
         all.insert(share.clone(), Arc::downgrade(&shared));
         shared
     }

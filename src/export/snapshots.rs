@@ -6,9 +6,10 @@
 //! snapshots/<key>/data.tar.zst    the archive
 //! ```
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -17,21 +18,22 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
+use super::claims::Claims;
+use super::listing::Listed;
 use super::staging::Staged;
 use super::trash::{Kind, TrashName};
-use super::{Export, ExportError};
+use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
+use crate::tree::count;
 use crate::volume::name::RecordKey;
 use crate::volume::snapshot::SnapshotFormat;
-use crate::volume::subdir::SubDir;
+use crate::volume::subdir::{RESERVED, SubDir};
 
 const MANIFEST: &str = "manifest.json";
 const TREE: &str = "data";
 const ARCHIVE: &str = "data.tar.zst";
 /// The format that this driver writes; it reads this and all before.
 const FORMAT: u32 = 1;
-/// No manifest is longer.
-const LONGEST: u64 = 64 * 1024;
 
 /// What is known of a snapshot besides its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +54,9 @@ pub struct Manifest {
     pub files: u64,
     /// How many bytes are in them.
     pub bytes: u64,
+    /// Whether `files` was counted in the finished snapshot: then a copy of it has as many.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub counted: bool,
     /// How many entries of the volume vanished while it was copied, and are not in the snapshot.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub vanished: u64,
@@ -80,6 +85,7 @@ impl Manifest {
             kept_as,
             files: 0,
             bytes: 0,
+            counted: false,
             vanished: 0,
             owner: None,
         }
@@ -101,32 +107,10 @@ impl Export {
     /// # Errors
     /// Where the server fails, and where the file is no manifest.
     pub fn snapshot(&self, key: &RecordKey) -> Result<Option<Manifest>, ExportError> {
-        let failed = |errno| self.failed("open the manifest of snapshot", key.to_string(), errno);
-        let path = format!("{key}/{MANIFEST}");
-        let file = match beneath::open(&self.layout()?.snapshots, path.as_str(), OFlag::O_RDONLY, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(failed(errno)),
-        };
-        let mut text = Vec::new();
-        File::from(file)
-            .take(LONGEST)
-            .read_to_end(&mut text)
-            .map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))?;
-        let (path, share) = (format!("snapshots/{path}"), self.share().to_string());
-        super::catalog::parse(&text, FORMAT, path, share).map(Some)
-    }
-
-    /// The keys of all snapshots, in their order.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn snapshot_keys(&self) -> Result<Vec<RecordKey>, ExportError> {
-        let names =
-            beneath::names(&self.layout()?.snapshots).map_err(|errno| self.failed("list", "the snapshots", errno))?;
-        let mut keys: Vec<RecordKey> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-        keys.sort_unstable();
-        Ok(keys)
+        match self.own_folder(Folder::Snapshots)? {
+            Some(snapshots) => Manifest::read(self, &snapshots, key),
+            None => Ok(None),
+        }
     }
 
     /// A snapshot's data, open for reading.
@@ -136,12 +120,18 @@ impl Export {
     pub fn snapshot_data(&self, key: &RecordKey, kept_as: SnapshotFormat) -> Result<Data, ExportError> {
         let failed = |errno| self.failed("open the data of snapshot", key.to_string(), errno);
         let snapshots = &self.layout()?.snapshots;
-        let open = |name: &str, flags| {
-            beneath::open(snapshots, format!("{key}/{name}"), OFlag::O_RDONLY | flags, Mode::empty()).map_err(failed)
-        };
+        let open =
+            |name: &str, flags| beneath::open(snapshots, format!("{key}/{name}"), flags, Mode::empty()).map_err(failed);
         match kept_as {
-            SnapshotFormat::Tree => open(TREE, OFlag::O_DIRECTORY).map(Data::Tree),
-            SnapshotFormat::Archive => open(ARCHIVE, OFlag::O_NOFOLLOW).map(|file| Data::Archive(file.into())),
+            SnapshotFormat::Tree => {
+                let tree = open(TREE, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+                let inode = fstat(&tree).map_err(failed)?.st_ino;
+                let (own, key) = (RESERVED, key.to_string());
+                self.open_in_trees(&[own, Folder::Snapshots.name(), &key, TREE], inode).map(Data::Tree).map_err(failed)
+            }
+            SnapshotFormat::Archive => {
+                open(ARCHIVE, OFlag::O_RDONLY | OFlag::O_NOFOLLOW).map(|file| Data::Archive(file.into()))
+            }
         }
     }
 
@@ -151,12 +141,29 @@ impl Export {
     /// Where the server fails.
     pub fn snapshot_tree(&self, staged: &Staged, mode: u32) -> Result<OwnedFd, ExportError> {
         let failed = |errno| self.failed("make in staging", TREE, errno);
-        let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
-        match mkdirat(staged, TREE, mode) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
+        mkdirat(staged, TREE, Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?;
         beneath::open_dir(staged, TREE).map_err(failed)
+    }
+
+    /// How many entries are in the tree of a snapshot that is being made.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn count_staged_snapshot(&self, staged: &Staged) -> Result<u64, ExportError> {
+        let tree = beneath::open_dir(staged, TREE).map_err(|errno| self.failed("open in staging", TREE, errno))?;
+        count::entries(&tree, self.effort()).map_err(|error| self.tree_failed(&"the snapshot", &error))
+    }
+
+    /// The tree of an earlier attempt at a snapshot; none if it had not come as far.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn earlier_snapshot_tree(&self, earlier: BorrowedFd<'_>) -> Result<Option<OwnedFd>, ExportError> {
+        match beneath::open_dir(earlier, TREE) {
+            Ok(tree) => Ok(Some(tree)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("open in staging", TREE, errno)),
+        }
     }
 
     /// The file that a snapshot's archive is written to, empty.
@@ -186,7 +193,7 @@ impl Export {
     /// Where the server fails.
     pub fn throw_away_snapshot(&self, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let layout = self.layout()?;
-        let name = TrashName::now(Kind::Snapshot, key.clone(), Duration::ZERO);
+        let name = TrashName::new(Kind::Snapshot, key.clone(), self.now(), Duration::ZERO);
         match renameat(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.to_string().as_str()) {
             Ok(()) => Ok(Some(name)),
             Err(Errno::ENOENT) => Ok(None),
@@ -219,34 +226,68 @@ impl Export {
         }))
     }
 
-    /// Moves another driver's archive into the trash, and removes its folder if nothing else is in it.
+    /// Moves another driver's archive into the trash, and removes its folder if nothing else is in it. What is not surely
+    /// an archive in a folder of its own is left alone: an id is only a text.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn throw_away_archive(&self, path: &SubDir, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let failed = |errno| self.failed("move to the trash", path.to_string(), errno);
         let Some((folder, file)) = path.as_str().rsplit_once('/') else { return Ok(None) };
-        let name = TrashName::now(Kind::Snapshot, key.clone(), Duration::ZERO);
-        let open = match beneath::open_dir(self.root(), folder) {
-            Ok(open) => open,
-            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+        let Some(archive) = self.foreign_archive(path)? else { return Ok(None) };
+        let open = beneath::open_dir(self.root(), folder).map_err(failed)?;
+        let is_alone = beneath::names(&open).map_err(failed)?.iter().all(|name| name == file);
+        if !is_alone || self.is_of_volume(folder)? || !is_archive(&archive.file, archive.bytes) {
+            tracing::warn!(share = %self.share(), %path, "this is not surely a snapshot's archive: it stays");
+            return Ok(None);
+        }
+        let name = TrashName::new(Kind::Snapshot, key.clone(), self.now(), Duration::ZERO);
+        match renameat(&open, file, &self.layout()?.trash, name.to_string().as_str()) {
+            Ok(()) => {}
+            Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
-        };
-        let moved = match renameat(&open, file, &self.layout()?.trash, name.to_string().as_str()) {
-            Ok(()) => Some(name),
-            Err(Errno::ENOENT) => None,
-            Err(errno) => return Err(failed(errno)),
-        };
+        }
         match unlinkat(self.root().as_fd(), folder, UnlinkatFlags::RemoveDir) {
-            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(moved),
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(Some(name)),
             Err(errno) => Err(failed(errno)),
         }
+    }
+
+    /// Whether a folder at the share's top is a volume's directory, or leads to one.
+    fn is_of_volume(&self, folder: &str) -> Result<bool, ExportError> {
+        let key = RecordKey::of(folder);
+        let is_own = self.record(&key)?.is_some_and(|record| record.subdir.as_str() == folder);
+        Ok(is_own || matches!(SubDir::parse(folder), Ok(subdir) if self.claims(&subdir, &key)? != Claims::None))
+    }
+}
+
+/// Whether a file begins as a tar archive does, compressed with gzip or not.
+fn is_archive(file: &File, bytes: u64) -> bool {
+    const MAGIC: std::ops::Range<usize> = 257..262;
+    let mut block = [0; 512];
+    let read = std::os::unix::fs::FileExt::read_at(file, &mut block, 0).unwrap_or_default();
+    bytes > 0 && (block[..read].starts_with(&[0x1f, 0x8b]) || block.get(MAGIC) == Some(&b"ustar"[..]))
+}
+
+impl Listed for Manifest {
+    const FOLDER: Folder = Folder::Snapshots;
+
+    fn key(name: &OsStr) -> Option<RecordKey> {
+        name.to_str()?.parse().ok()
+    }
+
+    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        let failed = |errno| export.failed("open the manifest of snapshot", key.to_string(), errno);
+        let path = format!("{key}/{MANIFEST}");
+        let Some(file) = small_file::open(folder, &path).map_err(failed)? else { return Ok(None) };
+        let text = small_file::read(&file).map_err(failed)?;
+        let (path, share) = (format!("snapshots/{path}"), export.share().to_string());
+        super::catalog::parse(&text, FORMAT, path, share).map(Some)
     }
 }
 
 fn new_file(staged: &Staged, name: &str) -> nix::Result<File> {
-    // What an earlier try left is not complete.
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
     beneath::open(staged, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
 }
 

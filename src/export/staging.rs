@@ -1,26 +1,57 @@
-//! What is being made: a tree stands here until it is complete, and is then renamed to its place in one step.
+//! What is being made: a tree is here until it is complete, and is then renamed to its place in one step.
 //!
-//! Its name follows from what is made and from what, so a retry of the same request finds what an earlier try left and
-//! goes on there, and another request never does. What nobody asks for again goes into the trash after a while; work
-//! that is under way says so by a new time of change now and then.
+//! Each attempt makes a tree of its own, under a name that no other attempt has, so that nobody else ever writes to it,
+//! however late he wakes. The name says what is made, from what, and by whom:
+//!
+//! ```text
+//! <kind>2.<key>.<request>.<instance>.<nonce>.<cluster>.<host>   a tree; kind: v for a volume, s for a snapshot; cluster: 0
+//!                                                               where it has no name
+//! <the same>.links      second names of its hard links (tree/copy/links.rs)
+//! <the same>.beat       touched every few seconds while work goes on
+//! <the same>.asked      touched when another controller is asked for the same work meanwhile
+//! <the same>.json       the volume's record: the tree is about to be renamed to the volume's directory, or was
+//! <the same>.old        the tree of an earlier attempt that was given up, from which this one takes what is complete
+//! x2.<key>              held by who changes the record of this key
+//! r2.<key>.<instance>   a record that is about to be put in place (catalog.rs)
+//! ```
+//!
+//! An attempt whose holder shows no sign of life is taken over: its tree is renamed, so that it can never be put in place.
+//! Its holder may be alive all the same; nothing depends on that, for nothing of his tree is used but complete files,
+//! and those are moved away first. What nobody asks for again goes into the trash after a while. Version 0.1.0
+//! had names without the 2: those are swept too.
 
 use std::ffi::CString;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::catalog::{self, Created, Record};
+use super::clock::since_1970;
+use super::holder::{Holder, is_nonce, nonce};
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
-use crate::tree::make::{DEFAULT_MODE, descend};
 use crate::volume::name::RecordKey;
-use crate::volume::subdir::SubDir;
 
-/// The name of something that is being made.
+const LINKS: &str = ".links";
+const BEAT: &str = ".beat";
+const ASKED: &str = ".asked";
+const RECORD: &str = ".json";
+const OLD: &str = ".old";
+/// All that stands beside a tree.
+const COMPANIONS: [&str; 5] = [LINKS, BEAT, ASKED, RECORD, OLD];
+/// How the names of locks begin.
+const LOCKS: &str = "x2.";
+/// In the place of a cluster's name.
+const NO_CLUSTER: &str = "0";
+
+/// What is made, and from what: the beginning of the names of all its attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagingName(String);
 
@@ -28,30 +59,124 @@ impl StagingName {
     /// For the volume of this key. `request` is a text that is equal for equal requests.
     #[must_use]
     pub fn volume(key: &RecordKey, request: &str) -> Self {
-        Self(format!("v.{key}.{}", RecordKey::of(request)))
+        Self(format!("v2.{key}.{}", RecordKey::of(request)))
     }
 
     /// For the snapshot of this key.
     #[must_use]
     pub fn snapshot(key: &RecordKey, request: &str) -> Self {
-        Self(format!("s.{key}.{}", RecordKey::of(request)))
-    }
-
-    /// The folder that keeps second names of hard links meanwhile.
-    #[must_use]
-    pub fn links(&self) -> CString {
-        // A name of letters, digits and dots has no NUL.
-        CString::new(format!("{}.links", self.0)).unwrap_or_default()
+        Self(format!("s2.{key}.{}", RecordKey::of(request)))
     }
 }
 
-/// A directory that is being filled.
+impl fmt::Display for StagingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptName {
+    work: String,
+    instance: String,
+    nonce: String,
+    cluster: Option<String>,
+    host: String,
+}
+
+impl AttemptName {
+    fn new(work: &StagingName, holder: &Holder) -> Self {
+        Self {
+            work: work.0.clone(),
+            instance: holder.instance.clone(),
+            nonce: nonce(),
+            cluster: holder.cluster.clone(),
+            host: holder.host.clone(),
+        }
+    }
+
+    /// Reads a name in staging: the attempt, and which of its companions it is (empty: its tree). None if it is not one.
+    fn parse(name: &str) -> Option<(Self, &str)> {
+        let fields: Vec<&str> = name.splitn(8, '.').collect();
+        let &[kind, key, request, instance, nonce, cluster, host, ref rest @ ..] = fields.as_slice() else {
+            return None;
+        };
+        let is_key = |text: &str| text.parse::<RecordKey>().is_ok();
+        if !matches!(kind, "v2" | "s2") || !is_key(key) || !is_key(request) || !is_nonce(instance) || !is_nonce(nonce) {
+            return None;
+        }
+        let companion = match rest {
+            [] => "",
+            [rest] => &name[name.len() - rest.len() - 1..],
+            _ => return None,
+        };
+        if !companion.is_empty() && !COMPANIONS.contains(&companion) {
+            return None;
+        }
+        let attempt = Self {
+            work: format!("{kind}.{key}.{request}"),
+            instance: instance.into(),
+            nonce: nonce.into(),
+            cluster: Some(cluster.to_owned()).filter(|cluster| cluster != NO_CLUSTER),
+            host: host.into(),
+        };
+        Some((attempt, companion))
+    }
+
+    fn companion(&self, companion: &str) -> String {
+        format!("{self}{companion}")
+    }
+
+    /// Who makes the attempt, for people.
+    #[must_use]
+    pub fn holder(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => format!("{} of cluster {cluster}", self.host),
+            None => self.host.clone(),
+        }
+    }
+}
+
+impl fmt::Display for AttemptName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cluster = self.cluster.as_deref().unwrap_or(NO_CLUSTER);
+        write!(f, "{}.{}.{}.{cluster}.{}", self.work, self.instance, self.nonce, self.host)
+    }
+}
+
+/// An attempt that was found in staging, and what there is of it.
+#[derive(Debug)]
+struct Found {
+    name: AttemptName,
+    parts: Vec<&'static str>,
+    has_tree: bool,
+}
+
+impl Found {
+    fn has(&self, companion: &str) -> bool {
+        self.parts.contains(&companion)
+    }
+}
+
+/// The earlier attempts at one piece of work.
+#[derive(Debug)]
+pub struct Attempts(Vec<Found>);
+
+/// The tree of an attempt, which is being filled.
 #[derive(Debug)]
 pub struct Staged {
-    name: StagingName,
+    name: AttemptName,
     directory: OwnedFd,
-    /// Whether it was made just now: otherwise an earlier try may have left something in it.
-    pub is_new: bool,
+    links: CString,
+    old: Option<OwnedFd>,
+}
+
+/// An attempt that is worked on.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// How long ago another controller was asked for the same.
+    pub asked: Option<Duration>,
 }
 
 impl AsFd for Staged {
@@ -61,6 +186,28 @@ impl AsFd for Staged {
 }
 
 impl Staged {
+    /// The attempt.
+    #[must_use]
+    pub fn name(&self) -> &AttemptName {
+        &self.name
+    }
+
+    /// The name of the folder for its hard links, in [`Export::staging`].
+    #[must_use]
+    pub fn links(&self) -> &CString {
+        &self.links
+    }
+
+    /// The tree of an earlier attempt.
+    #[must_use]
+    pub fn old(&self) -> Option<BorrowedFd<'_>> {
+        self.old.as_ref().map(AsFd::as_fd)
+    }
+
+    fn is_volume(&self) -> bool {
+        self.name.work.starts_with('v')
+    }
+
     /// The number by which the directory is known again after it was renamed.
     ///
     /// # Errors
@@ -71,130 +218,519 @@ impl Staged {
 }
 
 impl Export {
-    /// The directory of this name in staging, made with these permissions (and the owner's) if it is not there. No
-    /// others than the driver reach it, whatever they are.
+    /// The attempts at a piece of work that were begun and not finished.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn stage(&self, name: &StagingName, mode: u32) -> Result<Staged, ExportError> {
-        let failed = |errno| self.failed("make in staging", &*name.0, errno);
-        let staging = self.staging()?;
-        let mode = Mode::from_bits_truncate(mode) | Mode::S_IRWXU;
-        let is_new = match mkdirat(staging, name.0.as_str(), mode) {
-            Ok(()) => true,
-            Err(Errno::EEXIST) => false,
-            Err(errno) => return Err(failed(errno)),
-        };
-        let directory = beneath::open_dir(staging, name.0.as_str()).map_err(failed)?;
-        Ok(Staged { name: name.clone(), directory, is_new })
+    pub fn attempts(&self, work: &StagingName) -> Result<Attempts, ExportError> {
+        let mut found: Vec<Found> = Vec::new();
+        for (name, companion) in self.staged_names()?.iter().filter_map(|name| AttemptName::parse(name)) {
+            if name.work == work.0 {
+                note(&mut found, name, companion);
+            }
+        }
+        Ok(Attempts(found))
     }
 
-    /// The folder of all that is being made.
+    fn staged_names(&self) -> Result<Vec<String>, ExportError> {
+        let names = beneath::names(&self.layout()?.staging).map_err(|errno| self.failed("list", "staging", errno))?;
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    /// The record of an attempt whose tree was renamed to its place and that was cut short before it was recorded: puts
+    /// it in place now. None if there is no such attempt.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn complete_placed(&self, attempts: &Attempts, key: &RecordKey) -> Result<Option<Record>, ExportError> {
+        let staging = &self.layout()?.staging;
+        for found in attempts.0.iter().filter(|found| found.has(RECORD) && !found.has_tree) {
+            let name = found.name.companion(RECORD);
+            let record = match self.read_record_in(staging, &name) {
+                // Its writer died while it wrote: then it did not rename the tree either.
+                Err(ExportError::Record { .. }) => continue,
+                record => record?.filter(|record| record.inode.is_some()),
+            };
+            let Some(record) = record else { continue };
+            if self.inode_of(&record.subdir)? != record.inode {
+                continue;
+            }
+            let file = match beneath::open(staging, name.as_str(), OFlag::O_RDONLY, Mode::empty()) {
+                Err(Errno::ENOENT) => continue,
+                file => file.map_err(|errno| self.failed("open the record", &name, errno))?,
+            };
+            if record.subdir_given {
+                self.claim(&record.subdir, key, record.owner.as_deref())?;
+            }
+            let linked = self.link_record(&file, key)?;
+            drop(file);
+            self.finish_attempt(&found.name, true)?;
+            return Ok(Some(match linked {
+                Created::Now => record,
+                Created::Before(record) => *record,
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Begins an attempt: an empty directory with these permissions (and the owner's), which nobody else writes to. What
+    /// earlier attempts left is taken over.
+    ///
+    /// # Errors
+    /// [`ExportError::Held`] where the holder of one has shown a sign of life within `silence`; where the server fails.
+    pub fn begin(
+        &self,
+        work: &StagingName,
+        attempts: &Attempts,
+        silence: Duration,
+        mode: u32,
+    ) -> Result<Staged, ExportError> {
+        for found in &attempts.0 {
+            self.check_abandoned(found, silence)?;
+        }
+        let name = AttemptName::new(work, &self.shared.holder);
+        let mut has_old = false;
+        for found in &attempts.0 {
+            has_old |= self.take_over(found, &name)?;
+        }
+        let failed = |errno| self.failed("make in staging", name.to_string(), errno);
+        let staging = &self.layout()?.staging;
+        mkdirat(staging, name.to_string().as_str(), Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?;
+        let open = |name: &str| beneath::open_dir(self.staging()?, name).map_err(failed);
+        let old = if has_old { Some(open(&name.companion(OLD))?) } else { None };
+        let links = CString::new(name.companion(LINKS)).unwrap_or_default();
+        Ok(Staged { directory: open(&name.to_string())?, links, old, name })
+    }
+
+    /// Fails if the holder of an attempt may be at work.
+    fn check_abandoned(&self, found: &Found, silence: Duration) -> Result<(), ExportError> {
+        if found.name.instance == self.shared.holder.instance {
+            // This process's own attempts are one after the other; others of this name were an earlier process's.
+            return Ok(());
+        }
+        let (now, last) = (self.now(), self.last_sign(&found.name)?);
+        match now.checked_sub(last) {
+            Some(silent) if silent >= silence => Ok(()),
+            silent => {
+                // Its holder is to know that it is wanted, although it is not asked itself.
+                self.ask_for(found)?;
+                Err(ExportError::Held {
+                    share: self.share().to_string(),
+                    holder: found.name.holder(),
+                    silent: silent.unwrap_or_default().as_secs(),
+                    wait: silence.as_secs(),
+                })
+            }
+        }
+    }
+
+    /// Notes that an attempt which has been at work for a while is wanted.
+    fn ask_for(&self, found: &Found) -> Result<(), ExportError> {
+        if !found.has(BEAT) {
+            return Ok(());
+        }
+        let (staging, asked) = (&self.layout()?.staging, found.name.companion(ASKED));
+        self.touch_staged(&asked)?;
+        // Where it has come to its end meanwhile, nobody else removes the note.
+        match fstatat(staging, found.name.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => self.discard(&asked),
+            _ => Ok(()),
+        }
+    }
+
+    /// When the holder of an attempt last showed a sign of life, by the server's clock.
+    fn last_sign(&self, name: &AttemptName) -> Result<Duration, ExportError> {
+        let mut last = Duration::ZERO;
+        for part in ["", BEAT, RECORD] {
+            match fstatat(&self.layout()?.staging, name.companion(part).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Ok(stat) => last = last.max(since_1970(stat.st_ctime, stat.st_ctime_nsec)),
+                Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(self.failed("look at", name.companion(part), errno)),
+            }
+        }
+        Ok(last)
+    }
+
+    /// Takes an attempt's tree away from its holder, for the attempt `own`. Whether there is one.
+    fn take_over(&self, found: &Found, own: &AttemptName) -> Result<bool, ExportError> {
+        let staging = &self.layout()?.staging;
+        let (tree, old) = (found.name.to_string(), own.companion(OLD));
+        let is_taken = match renameat(staging, tree.as_str(), staging, old.as_str()) {
+            Ok(()) => true,
+            Err(Errno::ENOENT) => false,
+            // There is one already.
+            Err(Errno::EEXIST | Errno::ENOTEMPTY) => self.discard(&tree).map(|()| false)?,
+            Err(errno) => return Err(self.failed("take over", tree, errno)),
+        };
+        for part in &found.parts {
+            self.discard(&found.name.companion(part))?;
+        }
+        if is_taken {
+            tracing::info!(share = %self.share(), earlier = %found.name, "an attempt that was given up is taken over");
+        }
+        Ok(is_taken)
+    }
+
+    /// The folder of all that is being made, in the mount for trees.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn staging(&self) -> Result<BorrowedFd<'_>, ExportError> {
-        Ok(self.layout()?.staging.as_fd())
+        Ok(self.tree_layout()?.staging.as_fd())
     }
 
-    /// Says that the work under this name goes on.
+    /// The inode number of the driver's own folder.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn keep_staged(&self, name: &StagingName) -> Result<(), ExportError> {
-        let now = TimeSpec::UTIME_NOW;
-        match utimensat(self.staging()?, name.0.as_str(), &now, &now, UtimensatFlags::NoFollowSymlink) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(self.failed("touch", &*name.0, errno)),
-        }
+    pub fn own_inode(&self) -> Result<u64, ExportError> {
+        Ok(self.layout()?.inode)
     }
 
-    /// Renames what was made to a volume's directory. Nothing but an empty directory may be there.
+    /// Shows that an attempt is worked on. Gives how long ago another controller was asked for the same, if one was; none if
+    /// its tree is gone: another controller has taken it over.
     ///
     /// # Errors
-    /// EEXIST where something is there; where the server fails.
-    pub fn place_volume(&self, staged: &Staged, subdir: &SubDir) -> Result<(), ExportError> {
-        let components: Vec<&str> = subdir.components().collect();
-        let (name, parents) = components.split_last().map_or(("", &[][..]), |(last, parents)| (*last, parents));
-        let mode = Mode::from_bits_truncate(DEFAULT_MODE);
-        let place = descend(self.root(), parents, Some(mode))
-            .map_err(|(component, errno)| self.failed("make the directory", component, errno))?;
-        self.place(staged, &place, name).map_err(|errno| self.failed("put in place", subdir.to_string(), errno))
+    /// Where the server fails.
+    pub fn keep_staged(&self, name: &AttemptName) -> Result<Option<Kept>, ExportError> {
+        let staging = &self.layout()?.staging;
+        let look = |name: &str| match fstatat(staging, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("look at", name, errno)),
+        };
+        if look(&name.to_string())?.is_none() {
+            return Ok(None);
+        }
+        self.touch_staged(&name.companion(BEAT))?;
+        let asked = look(&name.companion(ASKED))?;
+        let asked = asked.map(|stat| self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)));
+        Ok(Some(Kept { asked }))
+    }
+
+    /// Sets a file's times to the server's, and makes it if it is missing.
+    fn touch_staged(&self, name: &str) -> Result<(), ExportError> {
+        let staging = &self.layout()?.staging;
+        let now = TimeSpec::UTIME_NOW;
+        match utimensat(staging, name, &now, &now, UtimensatFlags::NoFollowSymlink) {
+            Err(Errno::ENOENT) => {
+                let flags = OFlag::O_WRONLY | OFlag::O_CREAT;
+                beneath::open(staging, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(drop)
+            }
+            touched => touched,
+        }
+        .map_err(|errno| self.failed("touch", name, errno))
+    }
+
+    /// Renames what was made to a volume's directory, and records the volume. Nothing but an empty directory may be in
+    /// its place.
+    ///
+    /// # Errors
+    /// EEXIST where something is there; [`ExportError::Contended`] where another controller has taken the attempt over;
+    /// where the server fails.
+    pub fn place_volume(&self, staged: &Staged, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
+        let subdir = &record.subdir;
+        let place = self.parent_of_new(subdir)?;
+        // It says, after a crash, whose directory that is which was just put in place.
+        let file = self.write_file(&self.layout()?.staging, &staged.name.companion(RECORD), record)?;
+        self.place(staged, &place, subdir.file_name(), &subdir.to_string())?;
+        self.link_record(&file, key)
     }
 
     /// Renames what was made to a snapshot's folder.
     ///
     /// # Errors
-    /// EEXIST where another was faster; where the server fails.
+    /// EEXIST where another was faster; as [`Export::place_volume`] otherwise.
     pub fn place_snapshot(&self, staged: &Staged, key: &RecordKey) -> Result<(), ExportError> {
-        let snapshots = &self.layout()?.snapshots;
-        self.place(staged, snapshots, &key.to_string())
-            .map_err(|errno| self.failed("put in place", key.to_string(), errno))
+        let key = key.to_string();
+        self.place(staged, &self.layout()?.snapshots, &key, &key)
     }
 
-    fn place(&self, staged: &Staged, place: &OwnedFd, name: &str) -> nix::Result<()> {
-        let staging = self.staging().map_err(|_| Errno::EIO)?;
-        match renameat(staging, staged.name.0.as_str(), place, name) {
+    fn place(&self, staged: &Staged, place: &OwnedFd, name: &str, what: &str) -> Result<(), ExportError> {
+        match renameat(&self.layout()?.staging, staged.name.to_string().as_str(), place, name) {
+            Ok(()) => Ok(()),
             // What NFS says of a directory that is not empty, and of a file.
-            Err(Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(Errno::EEXIST),
-            other => other,
+            Err(Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(self.failed("put in place", what, Errno::EEXIST)),
+            Err(Errno::ENOENT | Errno::ESTALE) => Err(self.contended("put in place", what)),
+            Err(errno) => Err(self.failed("put in place", what, errno)),
         }
     }
 
-    /// Whether the volume's directory is the one with this number.
+    /// Removes what stands beside the tree of this driver's own attempt, which is in its place. `has_beat`: whether it was
+    /// kept by [`Export::keep_staged`].
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn is_directory(&self, subdir: &SubDir, inode: u64) -> Result<bool, ExportError> {
-        let components: Vec<&str> = subdir.components().collect();
-        match descend(self.root(), &components, None) {
-            Ok(directory) => fstat(directory)
-                .map(|stat| stat.st_ino == inode)
-                .map_err(|errno| self.failed("look at", subdir.to_string(), errno)),
-            Err((_, Errno::ENOENT)) => Ok(false),
-            Err((_, errno)) => Err(self.failed("look at", subdir.to_string(), errno)),
+    pub fn finish_placed(&self, staged: &Staged, has_beat: bool) -> Result<(), ExportError> {
+        let parts = [(has_beat, BEAT), (has_beat, ASKED), (staged.old.is_some(), OLD), (staged.is_volume(), RECORD)];
+        for (_, part) in parts.iter().filter(|(is_there, _)| *is_there) {
+            self.discard(&staged.name.companion(part))?;
         }
+        Ok(())
     }
 
-    /// Moves what is in staging, and records that were never put in place, into the trash if nobody worked on them for
-    /// so long. Gives their names there.
+    /// Removes what stands beside the tree of an attempt that is over; without `is_placed` its tree goes too.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn sweep_staging(&self, retention: Duration) -> Result<Vec<String>, ExportError> {
+    pub fn finish_attempt(&self, name: &AttemptName, is_placed: bool) -> Result<(), ExportError> {
+        let staging = &self.layout()?.staging;
+        let names = beneath::names(staging).map_err(|errno| self.failed("list", "staging", errno))?;
+        for left in names.iter().filter_map(|left| left.to_str()) {
+            match AttemptName::parse(left) {
+                Some((other, part)) if other == *name && !(is_placed && part.is_empty()) => self.discard(left)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes something out of staging: a file goes at once, a folder into the trash, to be freed behind this call.
+    fn discard(&self, name: &str) -> Result<(), ExportError> {
         let layout = self.layout()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut swept = Vec::new();
-        for (folder, is_litter) in
-            [(&layout.staging, (|_| true) as fn(&str) -> bool), (&layout.volumes, |name: &str| name.starts_with('.'))]
-        {
-            let names = beneath::names(folder).map_err(|errno| self.failed("list", "staging", errno))?;
-            for name in names.iter().filter_map(|name| name.to_str()).filter(|name| is_litter(name)) {
-                let Ok(stat) = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
-                let changed = Duration::from_secs(u64::try_from(stat.st_ctime).unwrap_or_default());
-                if now.saturating_sub(changed) < retention {
-                    continue;
-                }
-                let trashed = TrashName::now(Kind::Staged, RecordKey::of(name), Duration::ZERO).to_string();
-                match renameat(folder, name, &layout.trash, trashed.as_str()) {
-                    Ok(()) => swept.push(trashed),
-                    Err(Errno::ENOENT) => {}
-                    Err(errno) => return Err(self.failed("move to the trash", name, errno)),
+        if [BEAT, ASKED, RECORD].iter().any(|part| name.ends_with(part)) || name.starts_with(catalog::RECORDS) {
+            return catalog::remove(&layout.staging, name).map_err(|errno| self.failed("remove", name, errno));
+        }
+        let trashed = TrashName::new(Kind::Staged, RecordKey::of(name), self.now(), Duration::ZERO);
+        match renameat(&layout.staging, name, &layout.trash, trashed.to_string().as_str()) {
+            Ok(()) => self.leave_to_reaper(trashed),
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(self.failed("move to the trash", name, errno)),
+        }
+        Ok(())
+    }
+
+    /// Takes out of staging what nobody has worked on for so long.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn sweep_staging(&self, retention: Duration) -> Result<(), ExportError> {
+        let now = self.now();
+        let is_old = |last: Duration| now.saturating_sub(last) >= retention;
+        let mut attempts: Vec<Found> = Vec::new();
+        for name in self.staged_names()? {
+            if let Some((attempt, companion)) = AttemptName::parse(&name) {
+                note(&mut attempts, attempt, companion);
+            } else if is_record(&name) || is_of_first_version(&name) {
+                match fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+                    Ok(stat) if is_old(since_1970(stat.st_ctime, stat.st_ctime_nsec)) => self.discard(&name)?,
+                    _ => {}
                 }
             }
         }
-        Ok(swept)
+        for found in attempts {
+            // Whether its tree, its links or its record is left: all go together, by its last sign of life.
+            if is_old(self.last_sign(&found.name)?) {
+                self.finish_attempt(&found.name, false)?;
+            }
+        }
+        Ok(())
     }
+}
 
-    /// A volume's directory, open for reading.
+/// How something in staging fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StagedState {
+    /// So long ago there was a sign of life.
+    Silent(Duration),
+    /// It is a later version's.
+    Unknown,
+}
+
+impl Export {
+    /// Keeps other controllers from changing a record that exists. False if one is at it, and was begun less than
+    /// `silence` ago. Whoever sleeps for longer finds the record changed, and begins again.
     ///
     /// # Errors
-    /// ENOENT where there is none; where the server fails or a link is in the way.
-    pub fn open_directory(&self, subdir: &SubDir) -> Result<OwnedFd, ExportError> {
-        let failed = |errno| self.failed("open", subdir.to_string(), errno);
-        let components: Vec<&str> = subdir.components().collect();
-        let (name, parents) = components.split_last().map_or(("", &[][..]), |(last, parents)| (*last, parents));
-        let parent = descend(self.root(), parents, None).map_err(|(_, errno)| failed(errno))?;
-        beneath::open(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)
+    /// Where the server fails.
+    pub fn lock_record(&self, key: &RecordKey, silence: Duration) -> Result<bool, ExportError> {
+        let staging = &self.layout()?.staging;
+        let name = format!("{LOCKS}{key}");
+        let failed = |errno| self.failed("make in staging", &name, errno);
+        match mkdirat(staging, name.as_str(), Mode::S_IRWXU) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let Ok(stat) = fstatat(staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(false) };
+        if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) < silence {
+            return Ok(false);
+        }
+        // One takes it away, whoever else sees that it is old too.
+        let aside = format!("{name}.{}", nonce());
+        match renameat(staging, name.as_str(), staging, aside.as_str()) {
+            Ok(()) => unlinkat(staging, aside.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)?,
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(errno) => return Err(failed(errno)),
+        }
+        match mkdirat(staging, name.as_str(), Mode::S_IRWXU) {
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Lets others change a record again.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn unlock_record(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let name = format!("{LOCKS}{key}");
+        match unlinkat(&self.layout()?.staging, name.as_str(), UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.failed("remove from staging", name, errno)),
+        }
+    }
+
+    /// What is in staging: each attempt once, and what does not belong to one.
+    pub(super) fn staged(&self) -> Result<Vec<(String, StagedState)>, ExportError> {
+        let mut attempts: Vec<Found> = Vec::new();
+        let mut staged = Vec::new();
+        let now = self.now();
+        for name in self.staged_names()? {
+            if let Some((attempt, companion)) = AttemptName::parse(&name) {
+                note(&mut attempts, attempt, companion);
+            } else if is_record(&name) || is_of_first_version(&name) {
+                let stat = fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+                let Ok(stat) = stat else { continue };
+                let silent = now.saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec));
+                staged.push((name, StagedState::Silent(silent)));
+            } else {
+                staged.push((name, StagedState::Unknown));
+            }
+        }
+        for found in attempts {
+            let silent = now.saturating_sub(self.last_sign(&found.name)?);
+            staged.push((found.name.to_string(), StagedState::Silent(silent)));
+        }
+        Ok(staged)
+    }
+
+    /// The record that version 0.1.0 wrote for the directory with this number, and did not put in place: puts it in place.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn complete_prepared(&self, key: &RecordKey, inode: u64) -> Result<Option<Record>, ExportError> {
+        let (volumes, name) = (&self.layout()?.volumes, format!(".{key}.new"));
+        let record = match self.read_record_in(volumes, &name) {
+            // It died while it wrote.
+            Err(ExportError::Record { .. }) => None,
+            record => record?.filter(|record| record.inode == Some(inode)),
+        };
+        let Some(record) = record else { return Ok(None) };
+        let failed = |errno| self.failed("open the record", &name, errno);
+        let file = beneath::open(volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()).map_err(failed)?;
+        let linked = self.link_record(&file, key)?;
+        drop(file);
+        catalog::remove(volumes, &name).map_err(|errno| self.failed("remove the record", &name, errno))?;
+        Ok(Some(match linked {
+            Created::Now => record,
+            Created::Before(record) => *record,
+        }))
+    }
+
+    /// Removes the records that version 0.1.0 wrote and did not put in place: `volumes/.<key>.new`.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn sweep_prepared(&self, retention: Duration) -> Result<(), ExportError> {
+        let volumes = &self.layout()?.volumes;
+        let names = beneath::names(volumes).map_err(|errno| self.failed("list", "volumes", errno))?;
+        let is_prepared = |name: &&str| name.strip_prefix('.').is_some_and(|name| name.strip_suffix(".new").is_some());
+        for name in names.iter().filter_map(|name| name.to_str()).filter(is_prepared) {
+            match fstatat(volumes, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Ok(stat) if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) >= retention => {
+                    catalog::remove(volumes, name).map_err(|errno| self.failed("remove", name, errno))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes a part of an attempt.
+fn note(found: &mut Vec<Found>, name: AttemptName, companion: &str) {
+    let at = found.iter().position(|found| found.name == name).unwrap_or_else(|| {
+        found.push(Found { name, parts: Vec::new(), has_tree: false });
+        found.len() - 1
+    });
+    match COMPANIONS.iter().find(|known| **known == companion) {
+        Some(part) => found[at].parts.push(part),
+        None => found[at].has_tree = true,
+    }
+}
+
+/// Whether a name in staging is that of a record which is about to be put in place, or of a lock.
+fn is_record(name: &str) -> bool {
+    if let Some(rest) = name.strip_prefix(LOCKS) {
+        return rest.split('.').next().is_some_and(|key| key.parse::<RecordKey>().is_ok());
+    }
+    let fields = name.strip_prefix(catalog::RECORDS).and_then(|rest| rest.split_once('.'));
+    fields.is_some_and(|(key, nonce)| key.parse::<RecordKey>().is_ok() && is_nonce(nonce))
+}
+
+/// Whether a name in staging is one that version 0.1.0 gave: `v.<key>.<request>`, `s.<key>.<request>`, and `.links`.
+fn is_of_first_version(name: &str) -> bool {
+    let mut fields = name.split('.');
+    let is_key = |field: Option<&str>| field.is_some_and(|key| key.parse::<RecordKey>().is_ok());
+    matches!(fields.next(), Some("v" | "s"))
+        && is_key(fields.next())
+        && is_key(fields.next())
+        && matches!((fields.next(), fields.next()), (None | Some("links"), None))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attempt(cluster: Option<&str>) -> AttemptName {
+        let folder = tempfile::tempdir().unwrap();
+        let holder = Holder::open(folder.path(), cluster.map(Into::into));
+        AttemptName::new(&StagingName::volume(&RecordKey::of("pvc-1"), "from x"), &holder)
+    }
+
+    #[test]
+    fn a_name_says_what_is_made_by_whom_and_which_part_it_is() {
+        for cluster in [None, Some("east-1")] {
+            let name = attempt(cluster);
+            assert!(name.to_string().len() + ASKED.len() <= 255);
+            for part in COMPANIONS.iter().chain([&""]) {
+                let text = name.companion(part);
+                assert_eq!(AttemptName::parse(&text), Some((name.clone(), *part)));
+            }
+            assert_eq!(name.holder().contains("east-1"), cluster.is_some());
+        }
+    }
+
+    #[test]
+    fn what_another_version_may_have_put_there_is_none_of_these_names() {
+        let name = attempt(None).to_string();
+        let key = RecordKey::of("x");
+        for other in [
+            format!("{name}.other"),
+            format!("{name}.links.1"),
+            name.replacen("v2", "v3", 1),
+            format!("x3.{key}"),
+            "v2".into(),
+            format!("v.{key}"),
+            format!("v.{key}.{key}.beat"),
+            format!("r3.{key}.abcdefgh"),
+            String::new(),
+        ] {
+            assert_eq!(AttemptName::parse(&other), None, "{other}");
+            assert!(!is_record(&other) && !is_of_first_version(&other), "{other}");
+        }
+        assert!(is_record(&format!("r2.{key}.abcdefgh")));
+        assert!(is_of_first_version(&format!("v.{key}.{key}")) && is_of_first_version(&format!("s.{key}.{key}.links")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[vs]2?\\.?[a-z2-7.]{0,80}|\\PC{0,40}") {
+            let _ = (AttemptName::parse(&text), is_record(&text), is_of_first_version(&text));
+        }
     }
 }

@@ -3,23 +3,34 @@
 //! A name in the trash says all that the reaper must know:
 //!
 //! ```text
-//! v.<key>.<deleted>.<until>        a volume's directory; deleted: nanoseconds since 1970, in hexadecimal; until: the
-//!                                  second since 1970 before which it is not freed, in hexadecimal; 0: free it now
-//! v.<key>.<deleted>.<until>.json   its record, if it is kept: by that it can be brought back
-//! s.<key>.<deleted>.0              a snapshot's folder, or another driver's archive
-//! <any of these>.<number>          a directory that was below, while the rest is freed (tree/remove.rs)
+//! v.<key>.<deleted>.<until>         a volume's directory; deleted: nanoseconds since 1970, in hexadecimal; until: the
+//!                                   second since 1970 before which it is not freed, in hexadecimal; 0: free it now
+//! v.<key>.<deleted>.<until>.json    its record: by that it can be brought back
+//! v.<key>.<deleted>.<until>.failed  why it could not be freed, for people
+//! s.<key>.<deleted>.0               a snapshot's folder, or another driver's archive
+//! t.<key>.<deleted>.0               what was being made
+//! <any of these>.<number>           a directory that was below, while the rest is freed (tree/remove.rs)
 //! ```
+//!
+//! The times are the server's. Any other name is a later version's: it is left alone.
+//!
+//! A directory that is in the trash may still be needed: another controller may have made a volume of it in the moment in
+//! which it was thrown away. So who threw it away looks again, and puts it back; until then its volume has its record, and
+//! nobody frees a directory whose volume has one ([`Export::is_needed`]).
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
-use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::linkat;
+use serde::{Deserialize, Serialize};
 
-use super::catalog::Record;
+use super::catalog::{self, Record};
+use super::claims::Claims;
+use super::clock::{since_1970, system_time};
 use super::layout::TRASH;
 use super::{Export, ExportError};
 use crate::beneath;
@@ -28,11 +39,14 @@ use crate::tree::remove;
 use crate::volume::name::RecordKey;
 use crate::volume::subdir::{RESERVED, SubDir};
 
-/// What ends the name of a record.
+/// What ends the name of a record, and of a note why something could not be freed.
 const RECORD: &str = ".json";
+const FAILED: &str = ".failed";
+/// How long what is left of something that was freed is left alone.
+const RESTS: Duration = Duration::from_mins(10);
 
 /// Where a directory is moved to, and whether it was there to move.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// It was moved.
     Yes,
@@ -41,7 +55,7 @@ pub enum Moved {
 }
 
 /// What a name in the trash stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A volume's directory.
     Volume,
@@ -52,7 +66,7 @@ pub enum Kind {
 }
 
 /// The name of something in the trash.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TrashName {
     /// What it was.
     pub kind: Kind,
@@ -67,8 +81,7 @@ pub struct TrashName {
 impl TrashName {
     /// A name that nothing has yet, for something that is deleted now and kept for so long.
     #[must_use]
-    pub fn now(kind: Kind, key: RecordKey, kept: Duration) -> Self {
-        let now = since_1970();
+    pub fn new(kind: Kind, key: RecordKey, now: Duration, kept: Duration) -> Self {
         let keep_until = if kept.is_zero() { 0 } else { (now + kept).as_secs().max(1) };
         Self { kind, key, deleted_at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), keep_until }
     }
@@ -77,6 +90,11 @@ impl TrashName {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let mut fields = name.split('.');
+        let parsed = Self::of_fields(&mut fields)?;
+        fields.next().is_none().then_some(parsed)
+    }
+
+    fn of_fields<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
         let kind = match fields.next()? {
             "v" => Kind::Volume,
             "s" => Kind::Snapshot,
@@ -86,17 +104,26 @@ impl TrashName {
         let key = fields.next()?.parse().ok()?;
         let mut number = || u64::from_str_radix(fields.next()?, 16).ok();
         let (deleted_at, keep_until) = (number()?, number()?);
-        fields.next().is_none().then_some(Self { kind, key, deleted_at, keep_until })
+        Some(Self { kind, key, deleted_at, keep_until })
     }
 
     /// Whether it is kept for now, so that it can be brought back.
     #[must_use]
-    pub fn is_kept(&self) -> bool {
-        self.keep_until > since_1970().as_secs()
+    pub fn is_kept(&self, now: Duration) -> bool {
+        self.keep_until > now.as_secs()
     }
 
     fn record(&self) -> String {
         format!("{self}{RECORD}")
+    }
+
+    fn failed(&self) -> String {
+        format!("{self}{FAILED}")
+    }
+
+    /// The name that it has from when it is freed on: it cannot be brought back then.
+    fn let_go(&self) -> Self {
+        Self { keep_until: 0, ..self.clone() }
     }
 }
 
@@ -111,13 +138,76 @@ impl fmt::Display for TrashName {
     }
 }
 
+/// What a name in the trash is.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// Something that was deleted.
+    Entry(TrashName),
+    /// Its record.
+    Record(TrashName),
+    /// The note why it could not be freed.
+    Failed(TrashName),
+    /// A directory that was below it.
+    Rest(TrashName),
+    /// A later version's.
+    Unknown,
+}
+
+impl Part {
+    fn of(name: &str) -> Self {
+        let mut fields = name.split('.');
+        let Some(entry) = TrashName::of_fields(&mut fields) else { return Self::Unknown };
+        match (fields.next(), fields.next()) {
+            (None, _) => Self::Entry(entry),
+            (Some("json"), None) => Self::Record(entry),
+            (Some("failed"), None) => Self::Failed(entry),
+            (Some(number), None) if number.parse::<u64>().is_ok() => Self::Rest(entry),
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// What is in the trash.
 #[derive(Debug, Default)]
 pub struct Trash {
     /// What is kept for now.
     pub kept: Vec<TrashName>,
-    /// What can be freed, by its names.
-    pub due: Vec<String>,
+    /// What can be freed.
+    pub due: Vec<TrashName>,
+    /// What is left of something that was freed: directories, records and notes, by their names.
+    pub rest: Vec<String>,
+    /// What a later version put there.
+    pub unknown: Vec<String>,
+}
+
+/// Who needs what is in the trash.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// Nobody.
+    No,
+    /// A volume whose directory this is; its own place is free.
+    By(SubDir),
+    /// A volume whose directory this is, and something else is in its place.
+    Displaced(SubDir),
+    /// Its own volume, which still has its record: the delete was cut short, and its retry completes it.
+    Unfinished,
+}
+
+/// Why something in the trash could not be freed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What is in the way.
+    pub reason: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it was tried first, in seconds since 1970.
+    pub since: u64,
+}
+
+/// This host's time in seconds since 1970, for notes to people.
+#[must_use]
+pub fn seconds_now() -> u64 {
+    system_time().as_secs()
 }
 
 impl Export {
@@ -127,30 +217,39 @@ impl Export {
     /// Where the server fails.
     pub fn throw_away(&self, subdir: &SubDir, name: &TrashName) -> Result<Moved, ExportError> {
         let failed = |errno| self.failed("move to the trash", subdir.to_string(), errno);
-        let trash = &self.layout()?.trash;
+        let (from, to) = (subdir.file_name(), name.to_string());
+        // At the share's top first in the mount that remembers names: it is the server that finds what has the name. Where
+        // that mount remembers that there is none, the server is asked.
+        if subdir.as_str() == from && renameat(self.tree_root(), from, &self.tree_layout()?.trash, to.as_str()).is_ok()
+        {
+            return Ok(Moved::Yes);
+        }
         let Some(parent) = self.parent(subdir).map_err(failed)? else { return Ok(Moved::Missing) };
-        match renameat(&parent, subdir.file_name(), trash, name.to_string().as_str()) {
+        match renameat(&parent, from, &self.layout()?.trash, to.as_str()) {
             Ok(()) => Ok(Moved::Yes),
-            Err(Errno::ENOENT) => Ok(Moved::Missing),
+            Err(Errno::ENOENT | Errno::ESTALE) => Ok(Moved::Missing),
             Err(errno) => Err(failed(errno)),
         }
     }
 
-    /// Moves the record of a volume that is kept beside its directory in the trash.
+    /// Moves the record of a volume beside its directory in the trash.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn throw_away_record(&self, name: &TrashName) -> Result<(), ExportError> {
-        self.move_record_to(&self.layout()?.trash, &name.key, &name.record())
+        let record = catalog::file_name(&name.key);
+        match renameat(&self.layout()?.volumes, record.as_str(), &self.layout()?.trash, name.record().as_str()) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.failed("move the record", record, errno)),
+        }
     }
 
-    /// A volume that is kept in the trash, and its record.
+    /// The record beside something in the trash; none if it has none.
     ///
     /// # Errors
-    /// Where the server fails; where its record cannot be read. ENOENT where it has none.
-    pub fn kept_record(&self, name: &TrashName) -> Result<Record, ExportError> {
-        self.read_record_in(&self.layout()?.trash, &name.record())?
-            .ok_or_else(|| self.failed("open the record", format!("trash/{}", name.record()), Errno::ENOENT))
+    /// Where the server fails; where its record cannot be read.
+    pub fn kept_record(&self, name: &TrashName) -> Result<Option<Record>, ExportError> {
+        self.read_record_in(&self.layout()?.trash, &name.record())
     }
 
     /// Writes the record of a volume that had none, to be kept with it in the trash.
@@ -158,7 +257,7 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn keep_record(&self, name: &TrashName, record: &Record) -> Result<(), ExportError> {
-        self.write_record_to(&self.layout()?.trash, &name.record(), record)
+        self.write_file(&self.layout()?.trash, &name.record(), record).map(drop)
     }
 
     /// Brings a volume back that is kept in the trash: its directory, then its record.
@@ -171,22 +270,29 @@ impl Export {
         if self.record(&name.key)?.is_some() {
             return Err(self.failed("bring back", record.subdir.to_string(), Errno::EEXIST));
         }
+        let owner = record.owner.as_deref();
         if record.subdir_given {
-            self.claim(&record.subdir, &name.key)?;
+            self.claim(&record.subdir, &name.key, owner)?;
         }
         let directory = name.to_string();
-        match self.move_to(trash, &directory, &record.subdir) {
-            Ok(Moved::Yes) => {}
+        let moved = match self.move_to(trash, &directory, &record.subdir) {
+            Ok(Moved::Yes) => Ok(()),
             // An earlier try had come as far.
-            Ok(Moved::Missing) if self.has_directory(&record.subdir)? => {}
-            Ok(Moved::Missing) => return Err(self.failed("bring back", directory, Errno::ENOENT)),
-            Err(errno) => return Err(self.failed("bring back", record.subdir.to_string(), errno)),
-        }
-        let (kept, place) = (name.record(), super::catalog::file_name(&name.key));
+            Ok(Moved::Missing) if self.has_directory(&record.subdir)? => Ok(()),
+            Ok(Moved::Missing) => Err(self.failed("bring back", directory, Errno::ENOENT)),
+            Err(error) => Err(error),
+        };
+        moved.inspect_err(|_| {
+            if record.subdir_given {
+                // What cannot be taken back now is swept later.
+                let _ = self.take_back_claim(&record.subdir, &name.key, owner);
+            }
+        })?;
+        let (kept, place) = (name.record(), catalog::file_name(&name.key));
         let volumes = &self.layout()?.volumes;
         let failed = |errno| self.failed("bring back the record", &kept, errno);
         linkat(trash, kept.as_str(), volumes, place.as_str(), AtFlags::empty()).map_err(failed)?;
-        unlinkat(trash, kept.as_str(), UnlinkatFlags::NoRemoveDir).map_err(failed)
+        catalog::remove(trash, &kept).map_err(failed)
     }
 
     /// Moves a volume's directory to another name on the share, where nothing may be.
@@ -196,43 +302,31 @@ impl Export {
     pub fn move_directory(&self, from: &SubDir, to: &SubDir) -> Result<Moved, ExportError> {
         let failed = |errno| self.failed("rename", format!("{from} to {to}"), errno);
         let Some(source) = self.parent(from).map_err(failed)? else { return Ok(Moved::Missing) };
-        self.move_to(&source, from.file_name(), to).map_err(failed)
+        self.move_to(&source, from.file_name(), to)
     }
 
-    fn move_to(&self, source: &OwnedFd, name: &str, to: &SubDir) -> nix::Result<Moved> {
+    fn move_to(&self, source: &OwnedFd, name: &str, to: &SubDir) -> Result<Moved, ExportError> {
+        let failed = |errno| self.failed("rename", format!("{name} to {to}"), errno);
         let components: Vec<&str> = to.components().collect();
-        let (last, parents) = components.split_last().ok_or(Errno::EINVAL)?;
+        let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
         let mode = Mode::from_bits_truncate(DEFAULT_MODE);
-        let place = descend(self.root(), parents, Some(mode)).map_err(|(_, errno)| errno)?;
+        let place = descend(self.root(), parents, Some(mode)).map_err(|(_, errno)| failed(errno))?;
         // rename(2) replaces an empty directory, and NFS has no RENAME_NOREPLACE.
-        match beneath::open(&place, last, OFlag::O_PATH, Mode::empty()) {
+        match beneath::open(&place, to.file_name(), OFlag::O_PATH, Mode::empty()) {
             Err(Errno::ENOENT) => {}
             Ok(_) | Err(Errno::ELOOP) => {
                 // Where there is nothing to move, nothing is in the way.
                 return match beneath::open(source, name, OFlag::O_PATH, Mode::empty()) {
                     Err(Errno::ENOENT) => Ok(Moved::Missing),
-                    _ => Err(Errno::EEXIST),
+                    _ => Err(failed(Errno::EEXIST)),
                 };
             }
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(failed(errno)),
         }
-        match renameat(source, name, &place, *last) {
+        match renameat(source, name, &place, to.file_name()) {
             Ok(()) => Ok(Moved::Yes),
             Err(Errno::ENOENT) => Ok(Moved::Missing),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// Whether a volume's directory is there.
-    ///
-    /// # Errors
-    /// Where the server fails, or a link is in the way.
-    pub fn has_directory(&self, subdir: &SubDir) -> Result<bool, ExportError> {
-        let components: Vec<&str> = subdir.components().collect();
-        match descend(self.root(), &components, None) {
-            Ok(_) => Ok(true),
-            Err((_, Errno::ENOENT)) => Ok(false),
-            Err((_, errno)) => Err(self.failed("look for", subdir.to_string(), errno)),
+            Err(errno) => Err(failed(errno)),
         }
     }
 
@@ -247,45 +341,222 @@ impl Export {
             Err((_, Errno::ENOENT)) => return Ok(None),
             Err((_, errno)) => return Err(failed(errno)),
         };
+        let now = self.now();
         let mut trash = Trash::default();
-        // Whatever else is there is nobody's: this folder is the driver's own.
+        let mut beside = Vec::new();
         for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
-            match TrashName::parse(name.strip_suffix(RECORD).unwrap_or(&name)) {
-                Some(kept) if kept.is_kept() => trash.kept.extend((!name.ends_with(RECORD)).then_some(kept)),
-                _ => trash.due.push(name),
+            match Part::of(&name) {
+                Part::Entry(entry) if entry.is_kept(now) => trash.kept.push(entry),
+                Part::Entry(entry) => trash.due.push(entry),
+                Part::Record(entry) | Part::Failed(entry) => beside.push((entry, name)),
+                Part::Rest(_) => trash.rest.push(name),
+                Part::Unknown => trash.unknown.push(name),
             }
         }
+        let all: std::collections::HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
+        trash.rest.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)).map(|(_, name)| name));
         trash.kept.sort_unstable_by_key(|name| name.deleted_at);
+        trash.due.sort_unstable_by_key(|name| name.deleted_at);
         Ok(Some(trash))
     }
 
-    /// Ends the time for which something is kept; gives the name that it has in the trash from now on.
+    /// What an earlier try to delete a volume left in the trash without its record.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn let_go(&self, name: &str) -> Result<String, ExportError> {
-        let Some(kept) = TrashName::parse(name).filter(TrashName::is_kept) else { return Ok(name.to_owned()) };
-        let due = TrashName { keep_until: 0, ..kept.clone() }.to_string();
-        let trash = &self.layout()?.trash;
-        // What is half freed must not be brought back: so its record goes first.
-        for (from, to) in [(kept.record(), format!("{due}{RECORD}")), (kept.to_string(), due.clone())] {
-            match renameat(trash, from.as_str(), trash, to.as_str()) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(self.failed("rename in the trash", from, errno)),
+    pub fn thrown_away_before(&self, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
+        let trash = self.trash()?.unwrap_or_default();
+        for entry in trash.kept.into_iter().chain(trash.due).rev() {
+            if entry.kind == Kind::Volume && entry.key == *key && self.kept_record(&entry)?.is_none() {
+                return Ok(Some(entry));
             }
         }
-        self.free(&format!("{due}{RECORD}"))?;
-        Ok(due)
+        Ok(None)
     }
 
-    /// Frees what has this name in the trash.
+    /// Who needs a directory that is in the trash.
+    ///
+    /// # Errors
+    /// Where the server fails, or a record cannot be read.
+    pub fn is_needed(&self, name: &TrashName) -> Result<Needed, ExportError> {
+        if name.kind != Kind::Volume {
+            return Ok(Needed::No);
+        }
+        let failed = |errno| self.failed("look at", format!("trash/{name}"), errno);
+        let inode = match fstatat(&self.layout()?.trash, name.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat.st_ino,
+            Err(Errno::ENOENT) => return Ok(Needed::No),
+            Err(errno) => return Err(failed(errno)),
+        };
+        // In this order: a record that is beside it is not the one that is in place afterwards.
+        let Some(record) = self.kept_record(name)? else {
+            // The delete was cut short before it moved the record here, or is about to, or there never was one.
+            let is_unfinished = match self.record(&name.key)? {
+                Some(current) => current.inode.is_none_or(|own| own == inode),
+                None => self.kept_record(name)?.is_some(),
+            };
+            if is_unfinished {
+                return Ok(Needed::Unfinished);
+            }
+            // A delete that slept may have moved away what is another volume's by now, and died.
+            return Ok(self.claimed_by_number(inode)?.unwrap_or(Needed::No));
+        };
+        let others = [
+            // Made again under the same name.
+            self.record(&name.key)?,
+            // The directory of another volume's own name, which claims none.
+            self.record(&RecordKey::of(record.subdir.as_str()))?.filter(|own| !own.subdir_given),
+        ];
+        for other in others.into_iter().flatten().filter(|other| other.subdir == record.subdir) {
+            if let Some(needed) = self.needed_by(&other, inode)? {
+                return Ok(needed);
+            }
+        }
+        match self.claims(&record.subdir, &name.key)? {
+            Claims::None => Ok(Needed::No),
+            Claims::Shared(others) => {
+                let mut needed = others.iter().map(|other| self.needed_by(other, inode));
+                Ok(needed.find_map(Result::transpose).transpose()?.unwrap_or(Needed::No))
+            }
+            // Where the outer directory was made again, the volume inside it was too.
+            Claims::Inside(_) if self.has_directory(&record.subdir)? => Ok(Needed::No),
+            Claims::Inside(_) => Ok(Needed::By(record.subdir)),
+        }
+    }
+
+    /// Whether the directory with this number is that of any volume whose class names its directory.
+    fn claimed_by_number(&self, inode: u64) -> Result<Option<Needed>, ExportError> {
+        for claim in self.all_claims()? {
+            let record = self.record(&claim.key)?.filter(|record| record.subdir == claim.subdir);
+            if let Some(record) = record.filter(|record| record.inode.is_none_or(|own| own == inode))
+                && let Some(needed) = self.needed_by(&record, inode)?
+            {
+                return Ok(Some(needed));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the directory with this number is that of a volume.
+    fn needed_by(&self, volume: &Record, inode: u64) -> Result<Option<Needed>, ExportError> {
+        let subdir = volume.subdir.clone();
+        Ok(match self.inode_of(&subdir)? {
+            None => Some(Needed::By(subdir)),
+            Some(_) if volume.inode == Some(inode) => Some(Needed::Displaced(subdir)),
+            Some(_) => None,
+        })
+    }
+
+    /// Puts a directory back that is needed. False if something is in its place.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn put_back(&self, name: &TrashName, subdir: &SubDir) -> Result<bool, ExportError> {
+        match self.move_to(&self.layout()?.trash, &name.to_string(), subdir) {
+            Ok(_) => {
+                // The record beside it is that of the volume which was deleted.
+                let record = name.record();
+                catalog::remove(&self.layout()?.trash, &record)
+                    .map_err(|errno| self.failed("remove", record, errno))?;
+                tracing::warn!(
+                    share = %self.share(), directory = %subdir, entry = %name,
+                    "a deleted volume's directory is put back: another volume was made of it meanwhile"
+                );
+                Ok(true)
+            }
+            Err(ExportError::Io { errno: Errno::EEXIST, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Frees something in the trash, and with `all` its record and what notes there are. First it gets a name by which it cannot be
+    /// brought back: what is half freed must not come back.
     ///
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
-    pub fn free(&self, name: &str) -> Result<(), ExportError> {
+    pub fn free(&self, name: &TrashName, all: bool) -> Result<(), ExportError> {
+        let trash = &self.layout()?.trash;
+        let due = name.let_go();
+        let failed = |name: &str, errno| self.failed("rename in the trash", name, errno);
+        if due != *name {
+            let rename = |from: &str, to: &str| match renameat(trash, from, trash, to) {
+                Ok(()) => Ok(true),
+                Err(Errno::ENOENT) => Ok(false),
+                Err(errno) => Err(failed(from, errno)),
+            };
+            // Where it is gone somebody was faster, to free it too or to bring it back with its record.
+            if !rename(&name.to_string(), &due.to_string())? {
+                return Ok(());
+            }
+            rename(&name.record(), &due.record())?;
+        }
+        self.free_rest(&due.to_string())?;
+        for beside in [due.record(), due.failed()].iter().filter(|_| all) {
+            self.free_rest(beside)?;
+        }
+        Ok(())
+    }
+
+    /// Frees what has this name in the trash, whatever it is.
+    ///
+    /// # Errors
+    /// The entry that could not be removed; all that could be is gone.
+    pub fn free_rest(&self, name: &str) -> Result<(), ExportError> {
         remove::tree(&self.tree_layout()?.trash, name, self.effort()).map_err(|(entry, errno)| {
             self.failed("remove", format!("trash/{name}: {}", entry.to_string_lossy()), errno)
         })
+    }
+
+    /// Frees what is left of what was freed. The record of something that could be brought back is left alone for a while:
+    /// that may be under way.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn sweep_trash(&self, trash: &Trash) -> Result<(), ExportError> {
+        let folder = &self.layout()?.trash;
+        let stat = |name: &str| fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        for name in &trash.rest {
+            let is_left = match Part::of(name) {
+                // Where it is left of something that is there still, it goes after that: both at once would meet.
+                Part::Rest(entry) => matches!(stat(&entry.to_string()), Err(Errno::ENOENT)),
+                Part::Record(entry) | Part::Failed(entry) => {
+                    // The list was not of one moment.
+                    let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
+                    let is_old = |stat: nix::sys::stat::FileStat| {
+                        self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) > RESTS
+                    };
+                    is_alone && (entry.keep_until == 0 || stat(name).is_ok_and(is_old))
+                }
+                Part::Entry(_) | Part::Unknown => false,
+            };
+            if is_left {
+                self.free_rest(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes why something in the trash could not be freed, for those who look at the trash.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn note_failure(&self, name: &TrashName, failure: &Failure) -> Result<(), ExportError> {
+        let note = name.let_go().failed();
+        let failed = |errno| self.failed("write", &note, errno);
+        let text = serde_json::to_vec(failure).map_err(|_| failed(Errno::EINVAL))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
+        let file = beneath::open(&self.layout()?.trash, note.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let mut file = std::fs::File::from(file.map_err(failed)?);
+        std::io::Write::write_all(&mut file, &text)
+            .map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
+    }
+
+    /// Why something in the trash could not be freed; none if there is no note.
+    #[must_use]
+    pub fn failure(&self, name: &TrashName) -> Option<Failure> {
+        let note = name.let_go().failed();
+        let file = beneath::open(&self.layout().ok()?.trash, note.as_str(), OFlag::O_RDONLY, Mode::empty()).ok()?;
+        serde_json::from_reader(std::fs::File::from(file)).ok()
     }
 
     /// The directory that holds a volume's directory; none if it is not there.
@@ -294,15 +565,10 @@ impl Export {
         let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
         match descend(self.root(), parents, None) {
             Ok(parent) => Ok(Some(parent)),
-            Err((_, Errno::ENOENT)) => Ok(None),
+            Err((_, Errno::ENOENT | Errno::ESTALE)) => Ok(None),
             Err((_, errno)) => Err(errno),
         }
     }
-}
-
-/// The time now.
-fn since_1970() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -311,21 +577,29 @@ mod tests {
 
     use super::*;
 
+    const NOW: Duration = Duration::from_secs(1_000_000);
+
     #[test]
     fn a_name_tells_what_it_was_when_it_went_and_how_long_it_stays() {
         let key = RecordKey::of("pvc-1");
-        let kept = TrashName::now(Kind::Volume, key.clone(), Duration::from_hours(1));
-        let free = TrashName::now(Kind::Snapshot, key, Duration::ZERO);
-        assert!(kept.is_kept() && !free.is_kept());
+        let kept = TrashName::new(Kind::Volume, key.clone(), NOW, Duration::from_hours(1));
+        let free = TrashName::new(Kind::Snapshot, key, NOW, Duration::ZERO);
+        assert!(kept.is_kept(NOW) && !kept.is_kept(NOW + Duration::from_hours(1)) && !free.is_kept(NOW));
+        assert!(!kept.let_go().is_kept(NOW));
         for name in [kept, free] {
             assert_eq!(TrashName::parse(&name.to_string()), Some(name));
         }
     }
 
     #[test]
-    fn what_was_below_and_what_somebody_put_there_has_no_name() {
-        let name = TrashName::now(Kind::Volume, RecordKey::of("pvc-1"), Duration::ZERO).to_string();
-        for other in [format!("{name}.0"), format!("{name}.json"), "x".into(), "v.short.1.0".into(), String::new()] {
+    fn what_is_beside_an_entry_is_known_and_what_another_version_put_there_is_not() {
+        let name = TrashName::new(Kind::Volume, RecordKey::of("pvc-1"), NOW, Duration::ZERO);
+        assert_eq!(Part::of(&name.record()), Part::Record(name.clone()));
+        assert_eq!(Part::of(&name.failed()), Part::Failed(name.clone()));
+        assert_eq!(Part::of(&format!("{name}.7")), Part::Rest(name.clone()));
+        for other in [format!("{name}.held"), format!("{name}.0.json"), "x".into(), "v.short.1.0".into(), String::new()]
+        {
+            assert_eq!(Part::of(&other), Part::Unknown, "{other}");
             assert_eq!(TrashName::parse(&other), None, "{other}");
         }
     }
@@ -333,7 +607,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in "[vst]?\\.?[a-z2-7.]{0,30}|\\PC{0,40}") {
-            let _ = TrashName::parse(&text);
+            let _ = Part::of(&text);
         }
     }
 }

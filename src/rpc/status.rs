@@ -36,7 +36,7 @@ impl ToStatus for CreateError {
             Self::Exists { .. } => Code::AlreadyExists,
             Self::NoSource { .. } => Code::NotFound,
             Self::TooSmall { .. } => Code::OutOfRange,
-            Self::Occupied { .. } => Code::FailedPrecondition,
+            Self::Occupied { .. } | Self::Claimed { .. } | Self::Anothers { .. } => Code::FailedPrecondition,
             Self::Export(error) => error.code(),
             Self::Job(error) => error.code(),
         }
@@ -143,9 +143,15 @@ impl ToStatus for ExportError {
     fn code(&self) -> Code {
         match self {
             Self::Mount(error) => error.code(),
+            // NOT_FOUND is for what was asked for. What is missing on the way there somebody else has moved just now.
+            Self::Io { errno: Errno::ENOENT, .. }
+            | Self::Held { .. }
+            | Self::Contended { .. }
+            | Self::Abandoned { .. } => Code::Aborted,
             Self::Io { errno, .. } => code_of_errno(*errno),
-            Self::Record { .. } | Self::NewerRecord { .. } => Code::FailedPrecondition,
+            Self::Record { .. } | Self::NewerRecord { .. } | Self::Displaced { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),
+            Self::Incomplete { .. } | Self::Lacks { .. } => Code::DataLoss,
             Self::Defect { .. } => Code::Internal,
         }
     }

@@ -65,6 +65,18 @@ impl VolumeName {
         &self.0
     }
 
+    /// Whether a name is of the kind that the external provisioner gives volumes: a prefix, `-`, and a UUID.
+    #[must_use]
+    pub fn is_provisioners(name: &str) -> bool {
+        const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
+        let groups: Vec<&str> = name.rsplitn(GROUPS.len() + 1, '-').collect();
+        groups.len() > GROUPS.len()
+            && groups
+                .iter()
+                .zip(GROUPS.iter().rev())
+                .all(|(group, length)| group.len() == *length && group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    }
+
     /// The directory of a volume whose `StorageClass` tells none: at the top of the share, of the volume's name. A name
     /// that is no name of a directory is percent-encoded, and one that looks like that already is too.
     #[must_use]
@@ -117,8 +129,8 @@ fn encoded(name: &str) -> String {
 
 /// What names a volume's files in the driver's own folder: 16 characters that follow from the volume's name, namely the
 /// first 80 bits of its SHA-256 in base32 (`a` to `z`, `2` to `7`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RecordKey(String);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordKey([u8; KEY_CHARACTERS]);
 
 /// Why a text is no key.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -132,28 +144,36 @@ impl RecordKey {
     #[must_use]
     pub fn of(name: &str) -> Self {
         let hash = Sha256::digest(name.as_bytes());
-        Self(BASE32_NOPAD.encode(&hash[..KEY_BYTES]).to_ascii_lowercase())
+        let mut key = [0; KEY_CHARACTERS];
+        BASE32_NOPAD.encode_mut(&hash[..KEY_BYTES], &mut key);
+        key.make_ascii_lowercase();
+        Self(key)
     }
 
     /// Reads a key.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
-        if text.len() == KEY_CHARACTERS && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(KeyError { key: quote(text) })
-        }
+        let is_digit = |byte: &u8| matches!(byte, b'a'..=b'z' | b'2'..=b'7');
+        let key = text.as_bytes().try_into().ok().filter(|key: &[u8; KEY_CHARACTERS]| key.iter().all(is_digit));
+        key.map(Self).ok_or_else(|| KeyError { key: quote(text) })
     }
 
     /// The key.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        // All of it is ASCII.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecordKey").field(&self.as_str()).finish()
     }
 }
 
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -188,6 +208,20 @@ mod tests {
             assert_eq!(directory(name), name);
         }
         assert_eq!(directory(&"n".repeat(128)), "n".repeat(128));
+    }
+
+    #[test]
+    fn the_provisioner_s_names_are_known() {
+        for (name, is_provisioners) in [
+            ("pvc-4bcbf944-0a0e-4a3c-9d3c-2f1a6f2b3c4d", true),
+            ("my-prefix-4bcbf944-0a0e-4a3c-9d3c-2f1a6f2b3c4d", true),
+            ("4bcbf944-0a0e-4a3c-9d3c-2f1a6f2b3c4d", false),
+            ("pvc-4bcbf944-0a0e-4a3c-9d3c-2f1a6f2b3c4", false),
+            ("pvc-4bcbf944", false),
+            ("data", false),
+        ] {
+            assert_eq!(VolumeName::is_provisioners(name), is_provisioners, "{name}");
+        }
     }
 
     #[test]

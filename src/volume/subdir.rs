@@ -53,6 +53,12 @@ impl SubDir {
         self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
     }
 
+    /// Whether the directory is somewhere inside another.
+    #[must_use]
+    pub fn is_below(&self, other: &Self) -> bool {
+        self.0.strip_prefix(&other.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+
     /// Where the directory goes when its volume is archived: `archived-<path>`, which makes `archived-a/b` of `a/b`.
     /// The first copy has this name, the later ones a number behind it. Where that would be too long, the path's key
     /// stands for the path.
@@ -148,6 +154,13 @@ pub enum TemplateError {
 }
 
 impl Template {
+    /// Whether who makes a claim has a say in the path: by the claim's name or its namespace's.
+    #[must_use]
+    pub fn takes_words_of_claims(&self) -> bool {
+        let is_claims = |piece: &Piece| matches!(piece, Piece::Variable(Variable::PvcName | Variable::PvcNamespace));
+        self.0.iter().any(is_claims)
+    }
+
     /// Reads a template. A `$` without `{` behind it is itself.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut pieces = Vec::new();

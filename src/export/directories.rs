@@ -1,0 +1,192 @@
+//! The volumes' own directories: made, found again by their inode number, and looked at. Whether one is there is for the
+//! server to say; what this client remembers of a name decides nothing.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use super::{Export, ExportError};
+use crate::beneath;
+use crate::tree::make::{self, Attributes, DEFAULT_MODE, descend};
+use crate::volume::subdir::SubDir;
+
+/// How often a directory on the way may go while it is used.
+const TRIES: u32 = 5;
+
+/// A volume's directory as it was made or found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeDirectory {
+    /// Its inode number.
+    pub inode: u64,
+    /// Whether it was there already and held something.
+    pub had_content: bool,
+    /// Whether it was made just now.
+    pub is_new: bool,
+}
+
+impl Export {
+    /// Makes a volume's directory and those on the way, or takes the one that is there, and gives it its attributes.
+    ///
+    /// # Errors
+    /// Where the server fails, and where a link or a file is in the way.
+    pub fn make_directory(&self, subdir: &SubDir, attributes: Attributes) -> Result<MadeDirectory, ExportError> {
+        let components: Vec<&str> = subdir.components().collect();
+        let failed = |(component, errno): (String, Errno)| {
+            let path = subdir.to_string();
+            let path = if component == path { path } else { format!("{path} (at {component})") };
+            self.failed("make the directory", path, errno)
+        };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_to_make(&components, attributes) {
+                Err((_, Errno::ENOENT | Errno::ESTALE)) if tries < TRIES => {}
+                Err((_, Errno::ENOENT | Errno::ESTALE)) => return Err(self.contended("make", subdir.to_string())),
+                made => return made.map_err(failed),
+            }
+        }
+    }
+
+    fn try_to_make(&self, components: &[&str], attributes: Attributes) -> Result<MadeDirectory, (String, Errno)> {
+        let Some((last, parents)) = components.split_last() else { return Err((".".into(), Errno::EINVAL)) };
+        let named = |errno| ((*last).to_owned(), errno);
+        let parent = self.make_parents(parents)?;
+        let mode = Mode::from_bits_truncate(attributes.mode.unwrap_or(DEFAULT_MODE));
+        // At the top of the share in the mount that remembers names: so what was just made need not be looked up.
+        let quick = if parents.is_empty() { self.tree_root() } else { self.root() };
+        if parents.is_empty() && mkdirat(quick, *last, mode).is_ok() {
+            let directory = beneath::open_dir(quick, *last).map_err(named)?;
+            return finish_directory(&directory, attributes, true).map_err(named);
+        }
+        let is_new = match mkdirat(&parent, *last, mode) {
+            Ok(()) => true,
+            Err(Errno::EEXIST) => false,
+            Err(errno) => return Err(named(errno)),
+        };
+        let directory = beneath::open_dir(&parent, *last).map_err(named)?;
+        finish_directory(&directory, attributes, is_new).map_err(named)
+    }
+
+    /// Makes the directories that lead to a volume's. There is a note for each that was made: it goes with the last
+    /// volume below it.
+    fn make_parents(&self, parents: &[&str]) -> Result<OwnedFd, (String, Errno)> {
+        let mut at = descend(self.root(), &[], None)?;
+        for (depth, component) in parents.iter().enumerate() {
+            let named = |errno| ((*component).to_owned(), errno);
+            at = match beneath::open_dir(&at, *component) {
+                Err(Errno::ENOENT) => {
+                    match mkdirat(&at, *component, Mode::from_bits_truncate(DEFAULT_MODE)) {
+                        Ok(()) => self.note_made(&parents[..=depth]).map_err(named)?,
+                        Err(Errno::EEXIST) => {}
+                        Err(errno) => return Err(named(errno)),
+                    }
+                    beneath::open_dir(&at, *component).map_err(named)?
+                }
+                opened => opened.map_err(named)?,
+            };
+        }
+        Ok(at)
+    }
+
+    /// The directory that a volume's is in, made if it is missing.
+    pub(super) fn parent_of_new(&self, subdir: &SubDir) -> Result<OwnedFd, ExportError> {
+        let components: Vec<&str> = subdir.components().collect();
+        let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
+        self.make_parents(parents).map_err(|(component, errno)| match errno {
+            Errno::ENOENT | Errno::ESTALE => self.contended("make", component),
+            errno => self.failed("make the directory", component, errno),
+        })
+    }
+
+    /// The inode number of a volume's directory; none if there is no directory.
+    ///
+    /// # Errors
+    /// Where the server fails, or a link or a file is in the way.
+    pub fn inode_of(&self, subdir: &SubDir) -> Result<Option<u64>, ExportError> {
+        let components: Vec<&str> = subdir.components().collect();
+        let found = descend(self.root(), &components, None)
+            .map_err(|(_, errno)| errno)
+            .and_then(|directory| fstat(directory).map(|stat| stat.st_ino));
+        match found {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Errno::ENOENT | Errno::ESTALE) => Ok(None),
+            Err(errno) => Err(self.failed("look for", subdir.to_string(), errno)),
+        }
+    }
+
+    /// Whether a volume's directory is there.
+    ///
+    /// # Errors
+    /// Where the server fails, or a link or a file is in the way.
+    pub fn has_directory(&self, subdir: &SubDir) -> Result<bool, ExportError> {
+        self.inode_of(subdir).map(|inode| inode.is_some())
+    }
+
+    /// Removes a directory if nothing is in it; one that is gone is success.
+    pub(super) fn remove_empty(&self, components: &[&str]) -> nix::Result<()> {
+        let Some((last, parents)) = components.split_last() else { return Ok(()) };
+        let parent = match descend(self.root(), parents, None) {
+            Ok(parent) => parent,
+            Err((_, Errno::ENOENT | Errno::ESTALE)) => return Ok(()),
+            Err((_, errno)) => return Err(errno),
+        };
+        match unlinkat(parent, *last, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ESTALE) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A volume's directory, open for reading in the mount for trees, and its inode number.
+    ///
+    /// # Errors
+    /// ENOENT where there is none; where the server fails or a link is in the way.
+    pub fn open_directory(&self, subdir: &SubDir) -> Result<(OwnedFd, u64), ExportError> {
+        let failed = |errno| self.failed("open", subdir.to_string(), errno);
+        let inode = self.inode_of(subdir)?.ok_or_else(|| failed(Errno::ENOENT))?;
+        let directory = self.open_in_trees(&subdir.components().collect::<Vec<_>>(), inode).map_err(failed)?;
+        Ok((directory, inode))
+    }
+
+    /// The directory that `components` lead to, open for reading in the mount for trees. Which it is, by its number, the
+    /// server has said.
+    pub(super) fn open_in_trees(&self, components: &[&str], inode: u64) -> nix::Result<OwnedFd> {
+        let open = || {
+            let (name, parents) = components.split_last().map_or((".", &[][..]), |(last, parents)| (*last, parents));
+            let parent = descend(self.tree_root(), parents, None).map_err(|(_, errno)| errno)?;
+            let opened = beneath::open(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+            if fstat(&opened)?.st_ino == inode { Ok(opened) } else { Err(Errno::ESTALE) }
+        };
+        match open() {
+            Err(Errno::ENOENT | Errno::ESTALE) => {
+                self.refresh_trees(components);
+                open()
+            }
+            opened => opened,
+        }
+    }
+
+    /// Makes the mount for trees ask the server again for the names on the way to a directory.
+    fn refresh_trees(&self, components: &[&str]) {
+        for depth in 0..components.len() {
+            let Ok(directory) = descend(self.tree_root(), &components[..depth], None) else { return };
+            // What is remembered of the names in a directory holds until the directory is found to have changed.
+            let _ = statx(directory, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+        }
+    }
+}
+
+/// Gives a directory its attributes, and says what it is.
+fn finish_directory(directory: &OwnedFd, attributes: Attributes, is_new: bool) -> nix::Result<MadeDirectory> {
+    let had_content = !is_new && {
+        let opened = beneath::open(directory, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        !beneath::is_empty(opened)?
+    };
+    if !is_new || attributes != Attributes::default() {
+        make::set(directory, attributes)?;
+    }
+    Ok(MadeDirectory { inode: fstat(directory)?.st_ino, had_content, is_new })
+}

@@ -1,0 +1,443 @@
+//! Lists of volumes and snapshots, page by page.
+//!
+//! The keys of a share are read once a list and kept between its pages, so a page costs what it returns and not what
+//! exists. What they name is read by several threads, since nearly all of that time is waiting for the server. Keys that
+//! are created meanwhile may be missed, as the CSI specification allows.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::statvfs::fstatvfs;
+
+use super::{Export, ExportError, Folder};
+use crate::beneath;
+use crate::volume::name::RecordKey;
+use crate::volume::share::Share;
+
+/// Threads that read for one page.
+const READERS: usize = 8;
+/// How many more entries are read at once where entries were filtered out.
+const READ_AHEAD: usize = 4 * READERS;
+/// How many entries of one share are logged in one list because they cannot be read; further ones only with `debug`.
+const LOGGED: usize = 10;
+/// How many lists have their keys kept: at 16 bytes a key, 1.6 MB each for 100,000 volumes.
+const KEPT: usize = 4;
+/// How long keys are kept for a next page that nobody asks for.
+const KEPT_FOR: Duration = Duration::from_mins(5);
+
+/// What a list is of: a volume's record or a snapshot's manifest.
+pub trait Listed: Sized {
+    /// The folder that has all of them.
+    const FOLDER: Folder;
+
+    /// The key of what has this name there; none if it is something else.
+    fn key(name: &OsStr) -> Option<RecordKey>;
+
+    /// Reads one; none if it is gone.
+    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError>;
+}
+
+/// Whether somebody still waits for the work: the caller holds the other end, and dropping that ends the work.
+pub type Caller = Weak<()>;
+
+/// What becomes of an entry.
+#[derive(Debug)]
+pub enum Entry<T> {
+    /// It is in the list.
+    Listed(T),
+    /// The list is not of it.
+    Filtered,
+    /// It has nothing that it could be listed by.
+    LeftOut(ExportError),
+}
+
+/// The keys of what a share had when they were read, in their order.
+#[derive(Debug)]
+pub struct Keys {
+    keys: Vec<RecordKey>,
+    /// How many of them were left out because they cannot be read.
+    left_out: AtomicUsize,
+}
+
+/// What a page gets of one share.
+#[derive(Debug)]
+pub struct Part<T> {
+    /// The entries.
+    pub found: Vec<T>,
+    /// How many were read for that.
+    pub read: usize,
+    /// The key of the last that was read.
+    pub last: Option<RecordKey>,
+    /// Whether there are more.
+    pub is_cut: bool,
+}
+
+/// How much a page may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Entries.
+    pub entries: usize,
+    /// Entries that are read for them, those that are filtered out too.
+    pub reads: usize,
+}
+
+impl Export {
+    /// The keys of all there is of a kind, in their order.
+    pub(super) fn keys<R: Listed>(&self) -> Result<Vec<RecordKey>, ExportError> {
+        let caller = Arc::new(());
+        Keys::read::<R>(self, &Arc::downgrade(&caller)).map(|keys| keys.keys)
+    }
+}
+
+impl Keys {
+    /// Reads the keys of all there is on a share; none where the driver has no folder.
+    ///
+    /// # Errors
+    /// Where the folder cannot be read; ECANCELED if the caller is gone.
+    pub fn read<R: Listed>(export: &Export, caller: &Caller) -> Result<Self, ExportError> {
+        let mut keys = match export.own_folder(R::FOLDER)? {
+            Some(folder) => beneath::collect_names(&folder, |name| check(caller).map(|()| R::key(name))),
+            None => Ok(Vec::new()),
+        }
+        .map_err(|errno| export.failed("list", R::FOLDER.name(), errno))?;
+        keys.sort_unstable();
+        keys.shrink_to_fit();
+        Ok(Self { keys, left_out: AtomicUsize::new(0) })
+    }
+
+    /// Reads what follows `after` (none: the first), as far as there is room, and gives what `describe` makes of it. An
+    /// entry that cannot be read is logged and left out.
+    ///
+    /// # Errors
+    /// Where the export does not answer; ECANCELED if the caller is gone.
+    pub fn page<R: Listed, T: Send>(
+        &self,
+        export: &Export,
+        after: Option<&RecordKey>,
+        room: Room,
+        caller: &Caller,
+        describe: impl Fn(R) -> Result<Entry<T>, ExportError> + Sync,
+    ) -> Result<Part<T>, ExportError> {
+        let rest = &self.keys[after.map_or(0, |after| self.keys.partition_point(|key| key <= after))..];
+        let mut part = Part { found: Vec::new(), read: 0, last: None, is_cut: false };
+        let Some(folder) = export.own_folder(R::FOLDER)?.filter(|_| !rest.is_empty()) else { return Ok(part) };
+        let read = |key: &RecordKey| {
+            check(caller).map_err(|errno| export.failed("list", R::FOLDER.name(), errno))?;
+            let entry = match read_again::<R>(export, &folder, key) {
+                Ok(Some(entry)) => describe(entry)?,
+                // Deleted since the keys were read.
+                Ok(None) => Entry::Filtered,
+                Err(error) => Entry::LeftOut(export.of_entry_alone(&folder, error)?),
+            };
+            Ok(match entry {
+                Entry::Listed(entry) => Some(entry),
+                Entry::Filtered => None,
+                Entry::LeftOut(error) => {
+                    self.log(export, &error);
+                    None
+                }
+            })
+        };
+        let most = room.reads.min(rest.len());
+        while part.found.len() < room.entries && part.read < most {
+            let wanted = room.entries - part.found.len();
+            // What was filtered out so far says that most of the next may be too.
+            let ahead = if part.read == 0 { wanted } else { wanted.max(READ_AHEAD) };
+            let batch = &rest[part.read..most.min(part.read + ahead)];
+            for (key, entry) in batch.iter().zip(read_all(export, batch, &read)?) {
+                if part.found.len() < room.entries {
+                    part.found.extend(entry);
+                    part.read += 1;
+                    part.last = Some(key.clone());
+                }
+            }
+        }
+        part.is_cut = part.read < rest.len();
+        Ok(part)
+    }
+
+    fn log(&self, export: &Export, error: &ExportError) {
+        let share = export.share();
+        if self.left_out.fetch_add(1, Ordering::Relaxed) < LOGGED {
+            tracing::warn!(%share, %error, "left out of a list");
+        } else {
+            tracing::debug!(%share, %error, "left out of a list");
+        }
+    }
+}
+
+impl Export {
+    /// The error of one entry in `folder`, if it is that entry's alone.
+    ///
+    /// # Errors
+    /// The error of the export, if it is not: the folder has to answer.
+    pub fn of_entry_alone(&self, folder: impl AsFd, error: ExportError) -> Result<ExportError, ExportError> {
+        let answers = || {
+            // Not answered from the client's memory.
+            fstatvfs(folder).map_err(|errno| self.failed("look at", ".", errno))
+        };
+        match error {
+            ExportError::Record { .. } | ExportError::NewerRecord { .. } => Ok(error),
+            ExportError::Io { errno: Errno::ETIMEDOUT | Errno::ECANCELED, .. } => Err(error),
+            ExportError::Io { .. } => answers().map(|_| error),
+            error => Err(error),
+        }
+    }
+}
+
+/// Another driver may replace the file at the moment in which it is read.
+fn read_again<R: Listed>(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<R>, ExportError> {
+    match R::read(export, folder, key) {
+        Err(error) if error.is_stale() => R::read(export, folder, key),
+        read => read,
+    }
+}
+
+fn check(caller: &Caller) -> nix::Result<()> {
+    if caller.strong_count() == 0 { Err(Errno::ECANCELED) } else { Ok(()) }
+}
+
+/// What `read` gives of each key, in their order, by this thread and further ones. The first error ends it all.
+fn read_all<T: Send>(
+    export: &Export,
+    keys: &[RecordKey],
+    read: &(impl Fn(&RecordKey) -> Result<Option<T>, ExportError> + Sync),
+) -> Result<Vec<Option<T>>, ExportError> {
+    let next = AtomicUsize::new(0);
+    let reader = || {
+        let mut all = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(key) = keys.get(at) else { return Ok(all) };
+            match read(key) {
+                Ok(entry) => all.push((at, entry)),
+                Err(error) => {
+                    next.store(keys.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    };
+    let mut all = thread::scope(|scope| {
+        let start = |_| thread::Builder::new().name("list".into()).spawn_scoped(scope, reader).ok();
+        // Where no thread can be had, there is one less.
+        let others: Vec<_> = (1..READERS.min(keys.len())).filter_map(start).collect();
+        let mut all = reader()?;
+        for other in others {
+            let defect = || ExportError::Defect { share: export.share().to_string() };
+            all.extend(other.join().map_err(|_| defect())??);
+        }
+        Ok::<_, ExportError>(all)
+    })?;
+    all.sort_unstable_by_key(|(at, _)| *at);
+    Ok(all.into_iter().map(|(_, entry)| entry).collect())
+}
+
+/// The keys of the lists whose next page may be asked for soon.
+#[derive(Debug)]
+pub struct Listings {
+    next: AtomicU64,
+    /// The one that was used last at the end.
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    listing: u64,
+    share: Share,
+    keys: Arc<Keys>,
+    used: Instant,
+}
+
+impl Default for Listings {
+    fn default() -> Self {
+        // Another process, which gets this one's token, has other numbers: its keys may be older than the list.
+        Self { next: AtomicU64::new(RandomState::new().hash_one(())), kept: Mutex::default() }
+    }
+}
+
+impl Listings {
+    /// The number of a list that begins.
+    #[must_use]
+    pub fn begin(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The keys that a list has of a share, if they are kept still.
+    #[must_use]
+    pub fn keys(&self, listing: u64, share: &Share) -> Option<Arc<Keys>> {
+        self.keys_at(listing, share, Instant::now())
+    }
+
+    fn keys_at(&self, listing: u64, share: &Share, now: Instant) -> Option<Arc<Keys>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|kept| now.duration_since(kept.used) < KEPT_FOR);
+        kept.iter().find(|kept| kept.listing == listing && kept.share == *share).map(|kept| Arc::clone(&kept.keys))
+    }
+
+    /// Keeps the keys of the share that a list has come to, or (none) nothing more of it.
+    pub fn keep(&self, listing: u64, keys: Option<(Share, Arc<Keys>)>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|kept| kept.listing != listing);
+        kept.extend(keys.map(|(share, keys)| Kept { listing, share, keys, used: Instant::now() }));
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::catalog::Record;
+    use crate::volume::subdir::SubDir;
+
+    const NAMES: usize = 100;
+
+    /// An export with some records; and the caller of its lists.
+    fn export() -> (tempfile::TempDir, Arc<Export>, Arc<()>) {
+        let folder = tempfile::tempdir().unwrap();
+        let export = Export::local(folder.path());
+        for number in 0..NAMES {
+            let record = Record::new(number.to_string(), SubDir::parse("v").unwrap());
+            export.create_record(&RecordKey::of(&record.name), &record).unwrap();
+        }
+        (folder, export, Arc::new(()))
+    }
+
+    fn room(entries: usize, reads: usize) -> Room {
+        Room { entries, reads }
+    }
+
+    /// The names in all pages of this much room, and how many entries each page has.
+    fn pages(
+        export: &Export,
+        caller: &Caller,
+        room: Room,
+        is_listed: impl Fn(usize) -> bool + Sync,
+    ) -> (Vec<String>, Vec<usize>) {
+        let keys = Keys::read::<Record>(export, caller).unwrap();
+        let (mut names, mut sizes, mut after) = (Vec::new(), Vec::new(), None);
+        loop {
+            let page = keys.page(export, after.as_ref(), room, caller, |record: Record| {
+                let is_listed = is_listed(record.name.parse().unwrap());
+                Ok(if is_listed { Entry::Listed(record.name) } else { Entry::Filtered })
+            });
+            let page = page.unwrap();
+            assert!(page.found.len() <= room.entries && page.read <= room.reads);
+            sizes.push(page.found.len());
+            names.extend(page.found);
+            after = page.last;
+            if !page.is_cut {
+                return (names, sizes);
+            }
+        }
+    }
+
+    fn in_order(is_listed: impl Fn(usize) -> bool) -> Vec<String> {
+        let mut names: Vec<String> = (0..NAMES).filter(|&number| is_listed(number)).map(|n| n.to_string()).collect();
+        names.sort_by_key(|name| RecordKey::of(name));
+        names
+    }
+
+    #[test]
+    fn pages_have_each_entry_once_and_in_the_order_of_the_keys() {
+        let (_folder, export, caller) = export();
+        for entries in [1, 7, 50, NAMES, 2 * NAMES] {
+            let (names, sizes) = pages(&export, &Arc::downgrade(&caller), room(entries, 500), |_| true);
+            assert_eq!(names, in_order(|_| true));
+            assert_eq!(sizes.len(), NAMES.div_ceil(entries));
+        }
+    }
+
+    #[test]
+    fn a_page_of_which_most_is_filtered_out_reads_no_more_than_it_may_and_misses_nothing() {
+        let (_folder, export, caller) = export();
+        for reads in [3, 40, 500] {
+            let is_listed = |number| number % 9 == 0;
+            let (names, sizes) = pages(&export, &Arc::downgrade(&caller), room(2, reads), is_listed);
+            assert_eq!(names, in_order(is_listed), "{reads}");
+            assert!(sizes.len() >= NAMES.div_ceil(reads), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out_and_what_is_deleted_meanwhile_too() {
+        let (folder, export, caller) = export();
+        let caller = Arc::downgrade(&caller);
+        let keys = Keys::read::<Record>(&export, &caller).unwrap();
+        let file = |name: &str| folder.path().join(format!(".nfs-csi/volumes/{}.json", RecordKey::of(name)));
+        std::fs::write(file("0"), "").unwrap();
+        std::fs::write(file("1"), "{\"format\":1,\"name\":\"1").unwrap();
+        std::fs::write(file("2"), "{\"format\":999}").unwrap();
+        std::fs::remove_file(file("3")).unwrap();
+        std::fs::create_dir(file("3")).unwrap();
+        std::fs::remove_file(file("4")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", file("4")).unwrap();
+        std::fs::remove_file(file("5")).unwrap();
+        nix::unistd::mkfifo(&file("6").with_extension("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::rename(file("6").with_extension("fifo"), file("6")).unwrap();
+        let page = keys.page(&export, None, room(500, 500), &caller, |record: Record| Ok(Entry::Listed(record.name)));
+        let page = page.unwrap();
+        assert_eq!(page.found, in_order(|number| number >= 7));
+        assert_eq!((page.read, page.is_cut), (NAMES, false));
+        assert_eq!(keys.left_out.into_inner(), 6);
+    }
+
+    #[test]
+    fn a_list_ends_at_the_next_entry_when_its_caller_is_gone() {
+        let (_folder, export, caller) = export();
+        let weak = Arc::downgrade(&caller);
+        let keys = Keys::read::<Record>(&export, &weak).unwrap();
+        let (caller, read) = (Mutex::new(Some(caller)), AtomicUsize::new(0));
+        let ended = keys.page(&export, None, room(500, 500), &weak, |_: Record| {
+            read.fetch_add(1, Ordering::Relaxed);
+            caller.lock().unwrap().take();
+            Ok(Entry::<()>::Filtered)
+        });
+        assert!(matches!(ended, Err(ExportError::Io { errno: Errno::ECANCELED, .. })), "{ended:?}");
+        assert!(read.into_inner() <= READERS);
+        assert!(Keys::read::<Record>(&export, &weak).is_err());
+    }
+
+    #[test]
+    fn an_export_without_the_driver_s_folder_has_no_keys_and_is_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let export = Export::local(folder.path());
+        let caller = Arc::new(());
+        let keys = Keys::read::<Record>(&export, &Arc::downgrade(&caller)).unwrap();
+        assert!(keys.keys.is_empty());
+        assert_eq!(export.record(&RecordKey::of("v")).unwrap(), None);
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn the_keys_of_a_few_lists_are_kept_for_minutes() {
+        let listings = Listings::default();
+        let share: Share = "nas:/export".parse().unwrap();
+        let keep = |listing| {
+            let keys = Keys { keys: Vec::new(), left_out: AtomicUsize::new(0) };
+            listings.keep(listing, Some((share.clone(), Arc::new(keys))));
+        };
+        let numbers: Vec<u64> = (0..=KEPT).map(|_| listings.begin()).collect();
+        for number in &numbers[..KEPT] {
+            keep(*number);
+        }
+        // The one that is used stays; of the others the oldest goes.
+        keep(numbers[0]);
+        keep(numbers[KEPT]);
+        let are_kept: Vec<bool> = numbers.iter().map(|number| listings.keys(*number, &share).is_some()).collect();
+        assert_eq!(are_kept, [true, false, true, true, true]);
+        assert!(listings.keys(numbers[0], &"nas:/other".parse().unwrap()).is_none());
+        listings.keep(numbers[0], None);
+        assert!(listings.keys(numbers[0], &share).is_none());
+        assert!(listings.keys_at(numbers[2], &share, Instant::now() + KEPT_FOR).is_none());
+    }
+}
