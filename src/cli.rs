@@ -46,6 +46,8 @@ enum Command {
     All(Flags),
     /// See what was deleted and is still in the trash, bring it back, or free it now.
     Trash(TrashFlags),
+    /// See whether all that the driver keeps on an export fits together, and repair what can be repaired without a risk.
+    Check(CheckFlags),
 }
 
 /// What a process is to do.
@@ -55,6 +57,56 @@ pub enum Invocation {
     Serve(Box<Configuration>),
     /// Work on an export's trash.
     Trash(TrashCommand),
+    /// Check an export.
+    Check(CheckCommand),
+}
+
+#[derive(Args, Debug)]
+struct CheckFlags {
+    /// The export: server:/share, or the absolute path where it is mounted on this host
+    #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE")]
+    export: ExportPlace,
+
+    /// Mount options for it, as mount(8) has them behind -o
+    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "")]
+    mount_options: String,
+
+    /// Repair what holds no data; what will be done is said first
+    #[arg(long)]
+    repair: bool,
+
+    /// How long unfinished work shows no sign of life before a repair takes it away
+    #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
+    staging_retention: Duration,
+
+    /// The form of the report
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// The form of what a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// A check of an export.
+#[derive(Clone, Debug)]
+pub struct CheckCommand {
+    /// The export.
+    pub place: ExportPlace,
+    /// How to mount it.
+    pub options: Options,
+    /// Whether to repair what can be.
+    pub repair: bool,
+    /// How long unfinished work is left alone.
+    pub retention: Duration,
+    /// The form of the report.
+    pub output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -64,7 +116,7 @@ struct TrashFlags {
 
     /// The export: server:/share, or the absolute path where it is mounted on this host
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", global = true)]
-    export: Option<TrashPlace>,
+    export: Option<ExportPlace>,
 
     /// Mount options for it, as mount(8) has them behind -o
     #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", global = true)]
@@ -77,7 +129,7 @@ pub struct TrashCommand {
     /// What to do.
     pub action: TrashAction,
     /// The export.
-    pub place: TrashPlace,
+    pub place: ExportPlace,
     /// How to mount it.
     pub options: Options,
 }
@@ -92,23 +144,31 @@ pub enum TrashAction {
         /// Its id, its name, its directory, or its name in the trash
         volume: String,
     },
-    /// Free all that is there, or one volume, at once.
+    /// Free all that is there, of all clusters, or one volume, at once.
     Purge {
         /// Its id, its name, its directory, or its name in the trash
         volume: Option<String>,
+
+        /// Only what was deleted at least so long ago
+        #[arg(long, value_parser = retention)]
+        older_than: Option<Duration>,
+
+        /// Say what would be freed, and free nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
 /// Where an export is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TrashPlace {
+pub enum ExportPlace {
     /// On its server: it is mounted for this.
     Share(Share),
     /// On this host, where it is mounted.
     Path(PathBuf),
 }
 
-impl std::str::FromStr for TrashPlace {
+impl std::str::FromStr for ExportPlace {
     type Err = ShareError;
 
     fn from_str(text: &str) -> Result<Self, ShareError> {
@@ -182,6 +242,21 @@ struct Flags {
     /// How long a deleted volume can be brought back (nfs-csi trash restore) where the StorageClass says nothing
     #[arg(long, env = "NFS_CSI_TRASH_RETENTION", default_value = "0", value_parser = retention)]
     trash_retention: Duration,
+
+    /// How long a deleted volume that has no record is kept at least, whatever its class says: one that another driver
+    /// made may share its directory with others without anything saying so
+    #[arg(long, env = "NFS_CSI_UNRECORDED_RETENTION", default_value = "24h", value_parser = retention)]
+    unrecorded_retention: Duration,
+
+    /// How long a clone, snapshot or restore goes on when nobody asks for it any more: its claim was deleted. More than
+    /// the longest pause between two calls of the external provisioner and snapshotter (--retry-interval-max)
+    #[arg(long, env = "NFS_CSI_ABANDONED_AFTER", default_value = "15m", value_parser = duration)]
+    abandoned_after: Duration,
+
+    /// How long another controller that works on the same clone, snapshot or restore must have shown no sign of life
+    /// before its work is taken over
+    #[arg(long, env = "NFS_CSI_TAKEOVER_AFTER", default_value = "60s", value_parser = duration)]
+    takeover_after: Duration,
 
     /// How long a clone, snapshot or restore that broke off is kept for its retry
     #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
@@ -361,6 +436,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
         Command::Node(flags) => (Roles { controller: false, node: true }, flags),
         Command::All(flags) => (Roles { controller: true, node: true }, flags),
         Command::Trash(flags) => return check_trash(flags).map(Invocation::Trash).map_err(wrong),
+        Command::Check(flags) => return check_check(flags).map(Invocation::Check).map_err(wrong),
     };
     check(roles, flags).map(|configuration| Invocation::Serve(Box::new(configuration))).map_err(wrong)
 }
@@ -371,8 +447,16 @@ fn wrong(message: String) -> Answer {
 
 fn check_trash(flags: TrashFlags) -> Result<TrashCommand, String> {
     let place = flags.export.ok_or("--export is missing: give the export whose trash is meant, server:/share")?;
-    let options = Options::parse([&flags.mount_options]).map_err(|error| format!("--mount-options: {error}"))?;
-    Ok(TrashCommand { action: flags.action, place, options })
+    Ok(TrashCommand { action: flags.action, place, options: mount_options(&flags.mount_options)? })
+}
+
+fn check_check(flags: CheckFlags) -> Result<CheckCommand, String> {
+    let CheckFlags { export: place, mount_options: options, repair, staging_retention: retention, output } = flags;
+    Ok(CheckCommand { place, options: mount_options(&options)?, repair, retention, output })
+}
+
+fn mount_options(text: &str) -> Result<Options, String> {
+    Options::parse([text]).map_err(|error| format!("--mount-options: {error}"))
 }
 
 fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
@@ -402,6 +486,9 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
         topology: flags.topology,
         settings: Settings {
             trash_retention: flags.trash_retention,
+            unrecorded_retention: flags.unrecorded_retention,
+            takeover_after: flags.takeover_after,
+            abandoned_after: flags.abandoned_after,
             staging_retention: flags.staging_retention,
             tree_workers: flags.tree_workers.into(),
             default_on_delete: flags.default_ondelete_policy,
@@ -506,15 +593,15 @@ mod tests {
         let all = ["nfs-csi"].iter().chain(arguments).map(OsString::from);
         match parse(all).map_err(|answer| answer.line())? {
             Invocation::Serve(configuration) => Ok(*configuration),
-            Invocation::Trash(command) => panic!("{command:?}"),
+            command => panic!("{command:?}"),
         }
     }
 
     #[test]
     fn the_trash_of_an_export_is_named_by_its_server_or_by_its_path() {
         for (text, place) in [
-            ("nas:/export", TrashPlace::Share("nas:/export".parse().unwrap())),
-            ("/mnt/export", TrashPlace::Path("/mnt/export".into())),
+            ("nas:/export", ExportPlace::Share("nas:/export".parse().unwrap())),
+            ("/mnt/export", ExportPlace::Path("/mnt/export".into())),
         ] {
             let arguments = ["nfs-csi", "trash", "restore", "pvc-1", "--export", text].map(OsString::from);
             let Ok(Invocation::Trash(command)) = parse(arguments) else { panic!("{text}") };

@@ -5,6 +5,7 @@
 
 pub mod beneath;
 pub mod cli;
+pub mod commands;
 pub mod controller;
 pub mod driver;
 pub mod export;
@@ -18,6 +19,5 @@ pub mod registration;
 pub mod rpc;
 pub mod server;
 pub mod telemetry;
-pub mod trash;
 pub mod tree;
 pub mod volume;

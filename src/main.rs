@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use nfs_csi::cli::{self, Invocation};
-use nfs_csi::{driver, mount::worker, trash};
+use nfs_csi::commands::{check, trash};
+use nfs_csi::{driver, mount::worker};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == worker::COMMAND) {
@@ -12,6 +13,7 @@ fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(configuration)) => driver::run(*configuration),
         Ok(Invocation::Trash(command)) => trash::run(command),
+        Ok(Invocation::Check(command)) => check::run(command),
         Err(answer) => answer.print(),
     }
 }

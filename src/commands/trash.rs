@@ -2,19 +2,16 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is the command's own output")]
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::cli::{TrashAction, TrashCommand, TrashPlace};
+use super::place::{self, PlaceError};
+use crate::cli::{TrashAction, TrashCommand};
 use crate::controller::recorded_id;
 use crate::export::catalog::Record;
-use crate::export::pool::Exports;
-use crate::export::trash::{Kind, TrashName};
+use crate::export::trash::{Kind, Needed, TrashName};
 use crate::export::{Export, ExportError};
-use crate::mount::workers::{Limits, Workers};
-use crate::tree::effort::DEFAULT_WORKERS;
 
 /// Why the command did not do its work.
 #[derive(Debug, Error)]
@@ -26,8 +23,14 @@ enum TrashError {
     #[error("{volume} was deleted more than once: name one of {names} (see `nfs-csi trash list`)")]
     Ambiguous { volume: String, names: String },
 
-    #[error("cannot use {place}: {error}")]
-    Place { place: String, error: std::io::Error },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+
+    #[error(
+        "{name} is not freed: a volume that exists has this directory, or its delete was cut short; the controller puts \
+         it back, or completes the delete when it is repeated"
+    )]
+    Needed { name: String },
 
     #[error("{left} entries could not be freed: see above")]
     Left { left: usize },
@@ -39,46 +42,19 @@ enum TrashError {
 /// Runs the command. Gives the status to exit with.
 #[must_use]
 pub fn run(command: TrashCommand) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let ended = runtime
-        .map_err(|error| TrashError::Place { place: "this process".into(), error })
-        .and_then(|runtime| runtime.block_on(carry_out(command)));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("nfs-csi: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn carry_out(command: TrashCommand) -> Result<(), TrashError> {
-    let TrashCommand { action, place, options } = command;
-    match place {
-        TrashPlace::Path(path) => {
-            let failed = |error| TrashError::Place { place: path.display().to_string(), error };
-            let export = Arc::new(Export::mounted_at(&path).map_err(failed)?);
-            export.run(move |export| act(export, &action)).await
-        }
-        TrashPlace::Share(share) => {
-            let failed = |error| TrashError::Place { place: std::env::temp_dir().display().to_string(), error };
-            let workers = Workers::start(Limits::default()).map_err(failed)?;
-            let exports = Exports::start(workers, &std::env::temp_dir(), DEFAULT_WORKERS).await.map_err(failed)?;
-            let done = match exports.open(&share, &options).await {
-                Ok(export) => export.run(move |export| act(export, &action)).await,
-                Err(error) => Err(error.into()),
-            };
-            exports.close().await;
-            done
-        }
-    }
+    super::run(async move {
+        let TrashCommand { action, place, options } = command;
+        place::at(place, &options, move |export| act(export, &action)).await.map(|()| ExitCode::SUCCESS)
+    })
 }
 
 fn act(export: &Export, action: &TrashAction) -> Result<(), TrashError> {
     match action {
         TrashAction::List => list(export),
         TrashAction::Restore { volume } => restore(export, volume),
-        TrashAction::Purge { volume } => purge(export, volume.as_deref()),
+        TrashAction::Purge { volume, older_than, dry_run } => {
+            purge(export, &Purge { volume: volume.as_deref(), older_than: *older_than, dry_run: *dry_run })
+        }
     }
 }
 
@@ -101,7 +77,10 @@ fn kept(export: &Export) -> Result<Vec<Kept>, TrashError> {
     let mut kept = Vec::new();
     for name in export.trash()?.unwrap_or_default().kept {
         match export.kept_record(&name) {
-            Ok(record) => kept.push(Kept { name, record }),
+            Ok(Some(record)) => kept.push(Kept { name, record }),
+            Ok(None) => {
+                eprintln!("nfs-csi: {name} has no record: its delete was cut short, and is completed by its retry");
+            }
             Err(error) => eprintln!("nfs-csi: {error}"),
         }
     }
@@ -109,29 +88,34 @@ fn kept(export: &Export) -> Result<Vec<Kept>, TrashError> {
 }
 
 fn list(export: &Export) -> Result<(), TrashError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = export.now();
+    let ago = |name: &TrashName| format!("{} ago", rough(now.saturating_sub(Duration::from_nanos(name.deleted_at))));
     let row = |columns: [&str; 5]| {
         let [name, volume, directory, deleted, stays] = columns;
         println!("{name:<52} {volume:<44} {directory:<32} {deleted:<10} {stays}");
     };
     row(["NAME IN THE TRASH", "VOLUME", "DIRECTORY", "DELETED", "STAYS"]);
     for Kept { name, record } in kept(export)? {
-        let deleted = now.saturating_sub(Duration::from_nanos(name.deleted_at));
-        let stays = Duration::from_secs(name.keep_until).saturating_sub(now);
-        let subdir = record.subdir.to_string();
-        row([&name.to_string(), &record.name, &subdir, &format!("{} ago", rough(deleted)), &rough(stays)]);
+        let stays = rough(Duration::from_secs(name.keep_until).saturating_sub(now));
+        row([&name.to_string(), &record.name, record.subdir.as_str(), &ago(&name), &stays]);
     }
-    for name in export.trash()?.unwrap_or_default().due {
-        let (deleted, kind) = TrashName::parse(&name).map_or(("-".into(), ""), |name| {
-            let deleted = now.saturating_sub(Duration::from_nanos(name.deleted_at));
-            let kind = match name.kind {
-                Kind::Volume => "(volume)",
-                Kind::Snapshot => "(snapshot)",
-                Kind::Staged => "(broken off)",
-            };
-            (format!("{} ago", rough(deleted)), kind)
-        });
-        row([&name, kind, "-", &deleted, "is being freed"]);
+    let trash = export.trash()?.unwrap_or_default();
+    for name in trash.due {
+        let record = export.kept_record(&name).ok().flatten();
+        let (volume, directory) = match (&record, name.kind) {
+            (Some(record), _) => (record.name.as_str(), record.subdir.as_str()),
+            (None, Kind::Volume) => ("(volume)", "-"),
+            (None, Kind::Snapshot) => ("(snapshot)", "-"),
+            (None, Kind::Staged) => ("(broken off)", "-"),
+        };
+        let stays = match export.failure(&name) {
+            Some(failure) => format!("cannot be freed, tried {} times: {}", failure.tries, failure.reason),
+            None => "is being freed".into(),
+        };
+        row([&name.to_string(), volume, directory, &ago(&name), &stays]);
+    }
+    for name in trash.unknown {
+        row([&name, "-", "-", "-", "unknown to this version: it is left alone"]);
     }
     Ok(())
 }
@@ -156,17 +140,32 @@ fn find(export: &Export, volume: &str) -> Result<Kept, TrashError> {
     }
 }
 
-fn purge(export: &Export, volume: Option<&str>) -> Result<(), TrashError> {
-    let names = if let Some(volume) = volume {
-        vec![find(export, volume)?.name.to_string()]
+/// What is to be purged.
+struct Purge<'a> {
+    volume: Option<&'a str>,
+    older_than: Option<Duration>,
+    dry_run: bool,
+}
+
+fn purge(export: &Export, what: &Purge<'_>) -> Result<(), TrashError> {
+    let names = if let Some(volume) = what.volume {
+        vec![find(export, volume)?.name]
     } else {
         let trash = export.trash()?.unwrap_or_default();
-        trash.kept.iter().map(ToString::to_string).chain(trash.due).collect()
+        trash.kept.into_iter().chain(trash.due).collect()
+    };
+    let now = export.now();
+    let is_old = |name: &TrashName| {
+        let age = now.saturating_sub(Duration::from_nanos(name.deleted_at));
+        what.older_than.is_none_or(|older_than| age >= older_than)
     };
     let mut left = 0;
-    for name in names {
-        let freed = export.let_go(&name).and_then(|due| export.free(&due));
-        match freed {
+    for name in names.iter().filter(|name| is_old(name)) {
+        if what.dry_run {
+            println!("would free {name}");
+            continue;
+        }
+        match free(export, name) {
             Ok(()) => println!("freed {name}"),
             Err(error) => {
                 eprintln!("nfs-csi: {error}");
@@ -175,6 +174,13 @@ fn purge(export: &Export, volume: Option<&str>) -> Result<(), TrashError> {
         }
     }
     if left == 0 { Ok(()) } else { Err(TrashError::Left { left }) }
+}
+
+fn free(export: &Export, name: &TrashName) -> Result<(), TrashError> {
+    if export.is_needed(name)? != Needed::No {
+        return Err(TrashError::Needed { name: name.to_string() });
+    }
+    Ok(export.free(name, true)?)
 }
 
 /// A duration in the largest unit of which it has some.

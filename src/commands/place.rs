@@ -1,0 +1,55 @@
+//! The export that a command is for: mounted for it, or mounted on this host already.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::cli::ExportPlace;
+use crate::export::holder::Holder;
+use crate::export::pool::Exports;
+use crate::export::{Export, ExportError};
+use crate::mount::options::Options;
+use crate::mount::workers::{Limits, Workers};
+use crate::tree::effort::DEFAULT_WORKERS;
+
+/// Why an export cannot be worked on.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "each variant's message says what its fields are")]
+pub(super) enum PlaceError {
+    #[error("cannot use {place}: {error}")]
+    Place { place: String, error: std::io::Error },
+
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+/// Works on an export.
+pub(super) async fn at<T, E, F>(place: ExportPlace, options: &Options, work: F) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<ExportError> + From<PlaceError> + Send + 'static,
+    F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
+{
+    let folder = std::env::temp_dir();
+    let failed = |place: &Path| {
+        let place = place.display().to_string();
+        |error| PlaceError::Place { place, error }
+    };
+    let holder = Holder::open(&folder, None);
+    match place {
+        ExportPlace::Path(path) => {
+            Arc::new(Export::mounted_at(&path, Arc::new(holder)).map_err(failed(&path))?).run(work).await
+        }
+        ExportPlace::Share(share) => {
+            let workers = Workers::start(Limits::default()).map_err(failed(&folder))?;
+            let exports = Exports::start(workers, &folder, holder, DEFAULT_WORKERS).await.map_err(failed(&folder))?;
+            let done = match exports.open(&share, options).await {
+                Ok(export) => export.run(work).await,
+                Err(error) => Err(error.into()),
+            };
+            exports.close().await;
+            done
+        }
+    }
+}
