@@ -8,6 +8,12 @@
 #   in_server NAME CMD…  runs a command in its namespaces (those of the process in /run/server-NAME.pid)
 #   die NAME, undie NAME drops its TCP packets, lets them pass
 #   delay NAME MS        its round-trip time
+#
+# And more NFS clients of the guest's own server: a driver that is started in one (in the network and host name namespaces
+# of the process in /run/client-NAME.pid) shares no cache and no connection with those in others. All mounts are seen by all.
+#
+#   client NAME N        a client at 10.0.$((100 + N)).2, behind its interface `server`; all clients reach the guest's
+#                        server at 10.0.99.1, so that a volume has one id
 for module in veth nfsd ip_tables iptable_filter sch_netem; do modprobe -d /run "$module"; done
 declare -A server_of
 
@@ -44,6 +50,31 @@ server() {
 	ip link set "c-$name" up
 	until [ -e "/run/server-$name.ready" ]; do
 		kill -0 "${server_of[$name]}" || { echo "server $name did not start" >&2; return 1; }
+		sleep 0.1
+	done
+}
+
+client() {
+	local name=$1 n=$2
+	unshare -n -u bash -eu -s "$name" "$n" <<-'EOS' &
+		name=$1 n=$2
+		hostname "client-$name"
+		ip link set lo up
+		until ip link show server > /dev/null 2>&1; do sleep 0.1; done
+		ip addr add "10.0.$((100 + n)).2/24" dev server
+		ip link set server up
+		ip route add default via "10.0.$((100 + n)).1"
+		touch "/run/client-$name.ready"
+		exec sleep infinity
+	EOS
+	echo "$!" > "/run/client-$name.pid"
+	until [ "$(readlink "/proc/$!/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
+	ip addr replace 10.0.99.1/32 dev lo
+	ip link add "k-$name" type veth peer name server netns "$!"
+	ip addr add "10.0.$((100 + n)).1/24" dev "k-$name"
+	ip link set "k-$name" up
+	until [ -e "/run/client-$name.ready" ]; do
+		kill -0 "$!" || { echo "client $name did not start" >&2; return 1; }
 		sleep 0.1
 	done
 }

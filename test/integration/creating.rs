@@ -239,3 +239,48 @@ async fn capabilities_are_validated_for_volumes_that_exist() {
     assert_eq!(missing.unwrap_err().code(), Code::NotFound);
     controller.delete_volume(delete(&id)).await.unwrap();
 }
+
+#[tokio::test]
+async fn another_mode_owner_or_retention_under_the_same_name_is_another_volume() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let has = [("mode", "2770"), ("uid", "1000"), ("gid", "2000"), ("trashRetention", "1h")];
+    let created = controller.create_volume(create("pvc-attributes", &has)).await.unwrap().into_inner().volume.unwrap();
+    for (key, other) in [("mode", "0700"), ("uid", "1001"), ("gid", "2001"), ("trashRetention", "2h")] {
+        let wanted = has.map(|(name, value)| (name, if name == key { other } else { value }));
+        let refused = controller.create_volume(create("pvc-attributes", &wanted)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{key}: {refused}");
+        assert!(refused.message().contains(key) && refused.message().contains("pvc-attributes"), "{refused}");
+    }
+    controller.create_volume(create("pvc-attributes", &has)).await.unwrap();
+    controller.delete_volume(delete(&created.volume_id)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_claim_s_own_words_lead_into_no_directory_that_another_volume_has_by_its_name() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let own = controller.create_volume(create("pvc-victim", &[])).await.unwrap().into_inner().volume.unwrap();
+    let provisioned = "pvc-4bcbf944-0a0e-4a3c-9d3c-2f1a6f2b3c4d";
+    std::fs::create_dir(on_server(provisioned)).unwrap();
+    let namespace = "${pvc.metadata.namespace}/${pvc.metadata.name}";
+    for (template, claim, of_namespace) in [
+        ("${pvc.metadata.name}", "pvc-victim", "default"),
+        (namespace, "data", "pvc-victim"),
+        ("${pvc.metadata.name}", provisioned, "default"),
+    ] {
+        let more = [
+            ("subDir", template),
+            ("csi.storage.k8s.io/pvc/name", claim),
+            ("csi.storage.k8s.io/pvc/namespace", of_namespace),
+        ];
+        let refused = controller.create_volume(create("pvc-attacker", &more)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains("another volume's"), "{refused}");
+    }
+    assert!(crate::kit::server::names(".nfs-csi/subdirs").is_empty());
+    std::fs::remove_dir(on_server(provisioned)).unwrap();
+    controller.delete_volume(delete(&own.volume_id)).await.unwrap();
+}

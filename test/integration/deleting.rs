@@ -1,5 +1,6 @@
 //! DeleteVolume: what goes, what stays, and what is never touched.
 
+use nfs_csi::volume::name::RecordKey;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ async fn archives_of_one_name_are_kept_side_by_side() {
     assert_eq!(archived, ["first", "second", "third"], "{:?}", names("archived-team"));
     assert_eq!(names("archived-team")[0], "data");
     std::fs::remove_dir_all(on_server("archived-team")).unwrap();
-    std::fs::remove_dir_all(on_server("team")).unwrap();
+    assert!(!on_server("team").exists(), "what the driver made on the way goes with the last volume in it");
 }
 
 #[tokio::test]
@@ -96,7 +97,7 @@ async fn data_that_several_volumes_name_goes_with_the_last_of_them() {
     controller.delete_volume(delete(&ids[2])).await.unwrap();
     assert!(!on_server("common/place").exists());
     assert_eq!(names(".nfs-csi/subdirs"), Vec::<String>::new());
-    std::fs::remove_dir(on_server("common")).unwrap();
+    assert!(!on_server("common").exists(), "what the driver made on the way goes with the last volume in it");
 }
 
 #[tokio::test]
@@ -143,7 +144,8 @@ async fn what_was_deleted_before_a_restart_is_freed_after_it() {
     driver.kill().await;
     // As if the driver had been killed between the rename and the removal.
     std::fs::create_dir_all(on_server("pvc-left/deep/deeper")).unwrap();
-    std::fs::rename(on_server("pvc-left"), on_server(".nfs-csi/trash/left.1")).unwrap();
+    let name = format!(".nfs-csi/trash/v.{}.17a0000000000000.0", RecordKey::of("pvc-left"));
+    std::fs::rename(on_server("pvc-left"), on_server(&name)).unwrap();
     let driver = Driver::start(folder.path(), &[]);
     driver.controller().await.delete_volume(delete(&id)).await.unwrap();
     trash_is_empty();
@@ -168,4 +170,29 @@ async fn ids_of_nobody_are_deleted_already() {
     for id in ["reallyfakevolumeid", "some/path", "my-static-pv", "127.0.0.1#run/export#pvc-nobody##"] {
         controller.delete_volume(delete(id)).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn what_was_there_before_its_volume_stays_unless_the_class_says_otherwise() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let file = on_server("projects/file");
+    for (more, stays) in [(None, true), (Some(("onDelete", "delete")), false)] {
+        std::fs::create_dir_all(on_server("projects")).unwrap();
+        std::fs::write(&file, "ten years of work").unwrap();
+        let class: Vec<_> = [("subDir", "projects")].into_iter().chain(more).collect();
+        // The second one names what the first one found.
+        let mut ids = Vec::new();
+        for name in ["pvc-one", "pvc-two"] {
+            let created = controller.create_volume(create(name, &class)).await.unwrap().into_inner();
+            ids.push(created.volume.unwrap().volume_id);
+        }
+        for id in ids {
+            controller.delete_volume(delete(&id)).await.unwrap();
+        }
+        assert_eq!(file.exists(), stays);
+        assert_eq!(names(".nfs-csi/subdirs"), Vec::<String>::new());
+    }
+    trash_is_empty();
 }

@@ -7,6 +7,7 @@
 mod kit;
 
 mod bad_input;
+mod check;
 mod cloning;
 mod crashes;
 mod creating;
@@ -15,15 +16,18 @@ mod deleting;
 mod inline;
 mod large_trees;
 mod listing;
+mod listing_faults;
 mod observing;
 mod process;
 mod publishing;
 mod reaching;
 mod registering;
 mod servers;
+mod several;
 mod snapshots;
 mod starting;
 mod trash;
 mod tree_crashes;
 mod tree_faults;
 mod trees;
+mod unwritable;

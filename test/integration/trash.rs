@@ -152,3 +152,21 @@ async fn a_file_that_a_pod_removed_and_has_open_still_is_no_obstacle() {
     no_litter();
     drop(open);
 }
+
+#[tokio::test]
+async fn a_volume_without_a_record_stays_for_a_while_whatever_the_operator_keeps() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &["--unrecorded-retention=1h"]);
+    std::fs::create_dir(on_server("pvc-go")).unwrap();
+    std::fs::write(on_server("pvc-go/file"), "data").unwrap();
+    driver.controller().await.delete_volume(delete("127.0.0.1#run/export#pvc-go##")).await.unwrap();
+    assert!(!on_server("pvc-go").exists());
+    let list = text(&trash(&["list"]).stdout);
+    assert!(list.contains("pvc-go") && list.contains("59m"), "{list}");
+    let dry = text(&trash(&["purge", "--dry-run"]).stdout);
+    assert!(dry.contains("would free v."), "{dry}");
+    assert!(!text(&trash(&["purge", "--older-than=30m"]).stdout).contains("freed"));
+    assert!(text(&trash(&["list"]).stdout).contains("pvc-go"));
+    assert!(text(&trash(&["purge", "--older-than=0"]).stdout).contains("freed v."));
+    no_litter();
+}

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+use super::client::Client;
 use super::wait_for;
 
 /// A running driver; killed when dropped.
@@ -37,7 +38,7 @@ impl Driver {
 
     /// Starts a command of the driver; the socket's folder is also where exports are mounted.
     pub fn start_as(command: &str, folder: &Path, flags: &[&str]) -> Self {
-        Self::run(Command::new(binary()), command, folder, flags)
+        Self::start_by(Command::new(binary()), command, folder, flags)
     }
 
     /// Starts `nfs-csi all` in a mount table of its own that hands its mounts on to this process's, as a container with
@@ -45,10 +46,18 @@ impl Driver {
     pub fn start_apart(folder: &Path, flags: &[&str]) -> Self {
         let mut program = Command::new("unshare");
         program.args(["--mount", "--propagation", "unchanged"]).arg(binary());
-        Self::run(program, "all", folder, flags)
+        Self::start_by(program, "all", folder, flags)
     }
 
-    fn run(mut program: Command, command: &str, folder: &Path, flags: &[&str]) -> Self {
+    /// Starts `nfs-csi controller` in a client of its own.
+    pub fn start_in(client: Client, folder: &Path, flags: &[&str]) -> Self {
+        let mut program = client.enter();
+        program.arg(binary());
+        Self::start_by(program, "controller", folder, flags)
+    }
+
+    /// Starts a command of the driver by way of another program, which becomes the driver.
+    pub fn start_by(mut program: Command, command: &str, folder: &Path, flags: &[&str]) -> Self {
         let socket = folder.join("csi.sock");
         let log = folder.join("driver.log");
         let output = File::options().create(true).append(true).open(&log).expect("a log file");

@@ -2,10 +2,18 @@
 //! the requests an orchestrator would send. All of it runs in the guest, as root.
 #![allow(dead_code, reason = "each program uses a part of the kit")]
 
+pub mod check;
+pub mod client;
+pub mod clock;
+pub mod content;
 pub mod driver;
 pub mod mortal;
+pub mod records;
+pub mod replica;
 pub mod requests;
+pub mod retried;
 pub mod server;
+pub mod share;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,6 +31,29 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> O
         assert!(Instant::now() < end, "timed out after {limit:?} waiting for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The same for a test that has calls under way.
+///
+/// # Panics
+/// When it does not in time; `what` says what was waited for.
+pub async fn wait_until<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "timed out after {limit:?} waiting for {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The names in a folder, sorted; none if the folder is missing.
+pub fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }
 
 /// A temporary folder for one test; it goes with the value.

@@ -14,9 +14,5 @@ pub fn on_server(path: &str) -> PathBuf {
 
 /// The names in a folder of the server's disk, sorted; none if the folder is missing.
 pub fn names(path: &str) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(on_server(path)) else { return Vec::new() };
-    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
-    let mut names: Vec<String> = entries.filter_map(name).collect();
-    names.sort();
-    names
+    super::names_in(&on_server(path))
 }
