@@ -79,7 +79,7 @@ test: ## All tests
 demo: build ## A volume's life on a real NFS server, step by step
 	E2E_DEMO=$(call program,build --example demo,demo) test/guest/run test/demo/job
 
-bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, file, files, crews or million)
+bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, file, files, crews or million)
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
 		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)

@@ -13,6 +13,7 @@ mod kit;
 
 mod dead;
 mod floor;
+mod lists;
 mod report;
 mod trees;
 mod volumes;
@@ -37,12 +38,12 @@ async fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
-    let mut parts = vec!["start", "publish", "dead", "volumes", "file", "files", "crews"];
+    let mut parts = vec!["start", "publish", "dead", "volumes", "lists", "file", "files", "crews"];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
-    assert!(!parts.is_empty(), "the parts are start, publish, dead, volumes, file, files, crews and million");
+    assert!(!parts.is_empty(), "the parts are start, publish, dead, volumes, lists, file, files, crews and million");
     let mut report = Report::default();
     Report::head();
     for part in parts {
@@ -62,6 +63,7 @@ async fn main() {
                 let (server, share) = delayed.split_once(':').expect("E2E_DELAYED is server:/share");
                 volumes::at(&mut report, "1 ms", server, share, &[10]).await;
             }
+            "lists" => lists::many(&mut report).await,
             "file" => trees::one_file(&mut report).await,
             "files" => trees::many_files(&mut report).await,
             "crews" => trees::crews(&mut report).await,

@@ -1,6 +1,6 @@
 //! Clone, snapshot, restore and delete of whole trees against cp, tar and rm on the same server.
 
-mod bare;
+pub mod bare;
 mod shape;
 mod site;
 
