@@ -50,7 +50,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") $known) }}true{{ end }}
 {{- end }}
 
-{{/* A sidecar's arguments that all of them have. */}}
+{{/* A sidecar's arguments that all of them have. Each has a lease of its own: with several replicas one may lead in one
+pod, and another in another. */}}
 {{- define "nfs-csi.sidecarArgs" -}}
 - --csi-address=/csi/csi.sock
 - --v={{ .Values.controller.logLevel }}
