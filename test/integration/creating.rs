@@ -245,10 +245,11 @@ async fn another_mode_owner_or_retention_under_the_same_name_is_another_volume()
     let folder = folder();
     let driver = Driver::start(folder.path(), &[]);
     let mut controller = driver.controller().await;
-    let has = [("mode", "2770"), ("uid", "1000"), ("gid", "2000"), ("trashRetention", "1h")];
+    let has = [("mode", "2770"), ("uid", "1000"), ("gid", "2000")];
     let created = controller.create_volume(create("pvc-attributes", &has)).await.unwrap().into_inner().volume.unwrap();
     for (key, other) in [("mode", "0700"), ("uid", "1001"), ("gid", "2001"), ("trashRetention", "2h")] {
-        let wanted = has.map(|(name, value)| (name, if name == key { other } else { value }));
+        let kept = has.into_iter().filter(|(name, _)| *name != key);
+        let wanted: Vec<_> = kept.chain([(key, other)]).collect();
         let refused = controller.create_volume(create("pvc-attributes", &wanted)).await.unwrap_err();
         assert_eq!(refused.code(), Code::AlreadyExists, "{key}: {refused}");
         assert!(refused.message().contains(key) && refused.message().contains("pvc-attributes"), "{refused}");
