@@ -1,9 +1,11 @@
 //! Counting what is in a tree: a finished snapshot is counted once, and each copy of it is compared with that.
+//!
+//! A directory stays open for those in it, as long as not too many are; else they are opened by their path from the root.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
@@ -14,6 +16,8 @@ use super::TreeError;
 use super::effort::{Effort, Work, Worker};
 use super::walk::{self, Node};
 
+/// Directories that are open at once, about.
+const OPEN: usize = 256;
 /// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
 const LONGEST_PATH: usize = 3800;
 
@@ -22,8 +26,9 @@ const LONGEST_PATH: usize = 3800;
 /// # Errors
 /// The first directory that could not be read, and why.
 pub fn entries(root: impl AsFd, effort: &Effort) -> std::result::Result<u64, TreeError> {
-    let count = Count { root: root.as_fd(), entries: AtomicU64::new(0), failed: Mutex::new(None) };
-    effort.run(&count, Node::root(()));
+    let (entries, failed, open) = (AtomicU64::new(0), Mutex::new(None), Arc::new(AtomicUsize::new(0)));
+    let count = Count { root: root.as_fd(), entries, failed, open };
+    effort.run(&count, Task { directory: Node::root(()), above: None });
     match count.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
         None => Ok(count.entries.into_inner()),
@@ -34,14 +39,33 @@ struct Count<'a> {
     root: BorrowedFd<'a>,
     entries: AtomicU64,
     failed: Mutex<Option<TreeError>>,
+    open: Arc<AtomicUsize>,
+}
+
+/// A directory that is to be counted, and the one it is in if that is open.
+struct Task {
+    directory: Arc<Node<()>>,
+    above: Option<Arc<Open>>,
+}
+
+/// An open directory, which counts as one.
+struct Open {
+    directory: OwnedFd,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Work for Count<'_> {
-    type Task = Arc<Node<()>>;
+    type Task = Task;
 
-    fn carry_out(&self, directory: Self::Task, worker: &Worker<'_, '_, Self>) {
-        let counted = self.directory(&directory, worker);
-        if let Err(errno) = counted {
+    fn carry_out(&self, task: Task, worker: &Worker<'_, '_, Self>) {
+        let directory = Arc::clone(&task.directory);
+        if let Err(errno) = self.directory(task, worker) {
             let errno = nix::errno::Errno::from_raw(errno.raw_os_error());
             let error = TreeError { what: "count what is in", path: directory.path(), errno };
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -51,23 +75,33 @@ impl Work for Count<'_> {
 }
 
 impl Count<'_> {
-    fn directory(&self, directory: &Arc<Node<()>>, worker: &Worker<'_, '_, Self>) -> Result<()> {
-        let open = open(self.root, &directory.path())?;
+    fn directory(&self, Task { directory, above }: Task, worker: &Worker<'_, '_, Self>) -> Result<()> {
+        let opened = match &above {
+            Some(above) => open(above.directory.as_fd(), walk::as_path(directory.name()))?,
+            None => open(self.root, &directory.path())?,
+        };
+        drop(above);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(Open { directory: opened, open: Arc::clone(&self.open) });
         let mut next = Some(0);
         while let Some(from) = next {
-            let batch = walk::read(&open, from, false)?;
+            let batch = walk::read(&open.directory, from, false)?;
             self.entries.fetch_add(batch.entries.len() as u64, Ordering::Relaxed);
             let mut directories: Vec<CString> = Vec::new();
             for entry in batch.entries {
                 let kind = match entry.kind {
-                    FileType::Unknown => {
-                        FileType::from_raw_mode(statat(&open, &entry.name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode)
-                    }
+                    FileType::Unknown => FileType::from_raw_mode(
+                        statat(&open.directory, &entry.name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
+                    ),
                     kind => kind,
                 };
                 directories.extend((kind == FileType::Directory).then_some(entry.name));
             }
-            worker.push(directories.into_iter().map(|name| directory.below(name, ())));
+            let stays_open = self.open.load(Ordering::Relaxed) < OPEN;
+            worker.push(directories.into_iter().map(|name| Task {
+                directory: directory.below(name, ()),
+                above: stays_open.then(|| Arc::clone(&open)),
+            }));
             next = batch.next;
         }
         Ok(())
