@@ -158,7 +158,7 @@ async fn what_a_killed_driver_left_mounted_is_tidied_up_by_the_next() {
     assert!(driver.stop().await.success());
     assert!(nfs_mounts_below(folder.path()).is_empty());
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().contains("exports")), "{left:?}");
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("nfs-csi-exports-")), "{left:?}");
 }
 
 #[tokio::test]
