@@ -259,7 +259,11 @@ impl Work {
     async fn look_through(&self, share: &Share, options: &Options, sweeps: bool) -> Result<Duration, ExportError> {
         let export = self.exports.open(share, options).await?;
         let retention = self.staging_retention;
-        let looked = export.run_in_background(move |export| look(export, retention, sweeps)).await;
+        let busy = {
+            let state = locked(&self.state);
+            state.freed.iter().filter(|(other, _)| other == share).map(|(_, name)| name.clone()).collect()
+        };
+        let looked = export.run_in_background(move |export| look(export, retention, sweeps, &busy)).await;
         let Looked { trash, now, is_apart } = looked.inspect_err(|error: &ExportError| {
             if error.is_stale() {
                 self.exports.forget(&export);
@@ -316,13 +320,13 @@ struct Looked {
     is_apart: bool,
 }
 
-fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
+fn look(export: &Export, retention: Duration, sweeps: bool, busy: &HashSet<TrashName>) -> Result<Looked, ExportError> {
     let Some(trash) = export.trash()? else {
         return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false });
     };
     let is_apart = export.is_clock_apart()?;
     if !is_apart {
-        export.sweep_trash(&trash)?;
+        export.sweep_trash(&trash, busy)?;
         export.sweep_staging(retention)?;
         if sweeps {
             export.sweep_claims(retention)?;

@@ -18,6 +18,7 @@
 //! which it was thrown away. So who threw it away looks again, and puts it back; until then its volume has its record, and
 //! nobody frees a directory whose volume has one ([`Export::is_needed`]).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -157,11 +158,13 @@ impl Part {
     fn of(name: &str) -> Self {
         let mut fields = name.split('.');
         let Some(entry) = TrashName::of_fields(&mut fields) else { return Self::Unknown };
-        match (fields.next(), fields.next()) {
-            (None, _) => Self::Entry(entry),
-            (Some("json"), None) => Self::Record(entry),
-            (Some("failed"), None) => Self::Failed(entry),
-            (Some(number), None) if number.parse::<u64>().is_ok() => Self::Rest(entry),
+        let rest: Vec<&str> = fields.collect();
+        match rest.as_slice() {
+            [] => Self::Entry(entry),
+            ["json"] => Self::Record(entry),
+            ["failed"] => Self::Failed(entry),
+            // One that was below such a one has two numbers, and so on.
+            numbers if numbers.iter().all(|number| number.parse::<u64>().is_ok()) => Self::Rest(entry),
             _ => Self::Unknown,
         }
     }
@@ -353,7 +356,7 @@ impl Export {
                 Part::Unknown => trash.unknown.push(name),
             }
         }
-        let all: std::collections::HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
+        let all: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
         trash.rest.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)).map(|(_, name)| name));
         trash.kept.sort_unstable_by_key(|name| name.deleted_at);
         trash.due.sort_unstable_by_key(|name| name.deleted_at);
@@ -507,18 +510,18 @@ impl Export {
         })
     }
 
-    /// Frees what is left of what was freed. The record of something that could be brought back is left alone for a while:
+    /// Frees what is left of what was freed, but for what is being freed now. The record of something that could be brought back is left alone for a while:
     /// that may be under way.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn sweep_trash(&self, trash: &Trash) -> Result<(), ExportError> {
+    pub fn sweep_trash(&self, trash: &Trash, busy: &HashSet<TrashName>) -> Result<(), ExportError> {
         let folder = &self.layout()?.trash;
         let stat = |name: &str| fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
         for name in &trash.rest {
             let is_left = match Part::of(name) {
                 // Where it is left of something that is there still, it goes after that: both at once would meet.
-                Part::Rest(entry) => matches!(stat(&entry.to_string()), Err(Errno::ENOENT)),
+                Part::Rest(entry) => !busy.contains(&entry) && matches!(stat(&entry.to_string()), Err(Errno::ENOENT)),
                 Part::Record(entry) | Part::Failed(entry) => {
                     // The list was not of one moment.
                     let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
@@ -596,7 +599,9 @@ mod tests {
         let name = TrashName::new(Kind::Volume, RecordKey::of("pvc-1"), NOW, Duration::ZERO);
         assert_eq!(Part::of(&name.record()), Part::Record(name.clone()));
         assert_eq!(Part::of(&name.failed()), Part::Failed(name.clone()));
-        assert_eq!(Part::of(&format!("{name}.7")), Part::Rest(name.clone()));
+        for rest in ["7", "7.0", "7.0.12"] {
+            assert_eq!(Part::of(&format!("{name}.{rest}")), Part::Rest(name.clone()));
+        }
         for other in [format!("{name}.held"), format!("{name}.0.json"), "x".into(), "v.short.1.0".into(), String::new()]
         {
             assert_eq!(Part::of(&other), Part::Unknown, "{other}");

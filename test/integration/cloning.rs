@@ -8,10 +8,10 @@ use nfs_csi::proto::{CapacityRange, CreateVolumeRequest, Volume};
 use tonic::{Code, Request};
 
 use crate::kit::driver::Driver;
+use crate::kit::folder;
 use crate::kit::mortal::OTHER;
 use crate::kit::requests::{MIB, capability, create, create_from, delete, of_volume};
 use crate::kit::server::{names, on_server};
-use crate::kit::{folder, wait_for};
 use crate::trees::{assert_same, assert_same_but, entries, fill};
 
 pub async fn made(driver: &Driver, request: CreateVolumeRequest) -> Volume {
