@@ -53,6 +53,22 @@ pub const REFUSED: Reading = Reading {
     label: Some("server"),
 };
 
+/// Work on exports, which waits for servers on threads of this process.
+pub const EXPORT_CALLS: Reading = Reading {
+    name: "nfs_csi_export_calls",
+    help: "Calls on exports that are under way in this process, by server",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
+/// What of it hangs.
+pub const EXPORT_CALLS_HANGING: Reading = Reading {
+    name: "nfs_csi_export_calls_hanging",
+    help: "Calls on exports that are under way although their server stopped to answer, by server",
+    kind: Kind::Gauge,
+    label: Some("server"),
+};
+
 /// Mounts.
 pub const MOUNTS: Reading = Reading {
     name: "nfs_csi_mounts",

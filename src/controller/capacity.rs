@@ -25,6 +25,6 @@ impl Controller {
     }
 
     async fn available_on(&self, share: &Share) -> Result<u64, ExportError> {
-        self.on(share, &Options::default(), Export::available_bytes).await.map(|(bytes, _)| bytes)
+        self.look(share, &Options::default(), Export::available_bytes).await
     }
 }

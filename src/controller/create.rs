@@ -122,6 +122,8 @@ impl Controller {
         };
         let progress = Arc::clone(&job.progress);
         let controller = Arc::clone(self);
+        let shares = [Some(&plan.share), plan.source.as_ref().map(Source::share)];
+        let on: Vec<_> = shares.into_iter().flatten().map(|share| (share.clone(), request.options.clone())).collect();
         let work = async move {
             if let Some(source) = plan.source.clone() {
                 return controller.fill(plan, source, &request.options, &progress).await;
@@ -130,7 +132,7 @@ impl Controller {
             let work = move |export: &Export| plan.carry_out(export);
             controller.on(&share, &request.options, work).await.map(|(volume, _)| volume)
         };
-        self.jobs.run(job, work).await?
+        self.run(&on, job, work).await
     }
 }
 

@@ -63,6 +63,7 @@ impl Controller {
         let fingerprint = format!("{} {:?}", request.id, request.options);
         let job = Job { removes: true, ..Job::short(key, "DeleteVolume", fingerprint) };
         let controller = Arc::clone(self);
+        let on = [(request.id.share().clone(), request.options.clone())];
         let work = async move {
             let DeleteVolume { id, options } = request;
             let share = id.share().clone();
@@ -70,7 +71,7 @@ impl Controller {
             let work = move |export: &Export| delete(export, &id, defaults);
             controller.on(&share, &options, work).await.map(drop)
         };
-        self.jobs.run(job, work).await?
+        self.run(&on, job, work).await
     }
 }
 

@@ -57,13 +57,14 @@ impl Controller {
         let key = job_key(request.id.share(), &request.id.key());
         let fingerprint = format!("{} {:?} {:?}", request.id, request.capacity, request.options);
         let controller = Arc::clone(self);
+        let on = [(request.id.share().clone(), request.options.clone())];
         let work = async move {
             let ExpandVolume { id, capacity, options } = request;
             let (share, silence) = (id.share().clone(), controller.settings.takeover_after);
             let work = move |export: &Export| expand_alone(export, &id, capacity, silence);
             controller.on(&share, &options, work).await.map(|(size, _)| size)
         };
-        self.jobs.run(Job::short(key, "ControllerExpandVolume", fingerprint), work).await?
+        self.run(&on, Job::short(key, "ControllerExpandVolume", fingerprint), work).await
     }
 }
 

@@ -88,7 +88,7 @@ impl Controller {
     pub async fn get(&self, id: &VolumeId, options: &Options) -> Result<Found, GetError> {
         let wanted = id.clone();
         let work = move |export: &Export| get(export, &wanted);
-        self.on(id.share(), options, work).await.map(|(found, _)| found)
+        self.look(id.share(), options, work).await
     }
 
     /// The volumes on all shares known, behind `token`: at most `most` of them (0: as many as one page has). What cannot be
@@ -156,8 +156,8 @@ impl Controller {
                 let part = keys.page(export, after.as_ref(), room, &caller, |read| entry(export, read))?;
                 Ok::<_, ExportError>((part, keys))
             };
-            let (part, keys) = match self.on(&share, options, work).await {
-                Ok((answer, _)) => answer,
+            let (part, keys) = match self.look(&share, options, work).await {
+                Ok(answer) => answer,
                 Err(error) => {
                     failures.push((share, error));
                     continue;

@@ -35,7 +35,7 @@ use crate::export::listing::Listings;
 use crate::export::pool::Exports;
 use crate::export::staging::StagingName;
 use crate::export::{Export, ExportError, TreeWork};
-use crate::jobs::Jobs;
+use crate::jobs::{Job, JobError, Jobs};
 use crate::metrics::Metrics;
 use crate::mount::options::Options;
 use crate::mount::workers::Workers;
@@ -115,6 +115,33 @@ impl Controller {
         &self.settings
     }
 
+    /// Runs a job that works on exports. Where a server of theirs does not answer, its callers are answered; the job has its
+    /// key until it has really ended, so that a retry joins it.
+    async fn run<T, E>(
+        &self,
+        on: &[(Share, Options)],
+        job: Job,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Clone + Send + Sync + 'static,
+        E: From<ExportError> + From<JobError> + Clone + Send + Sync + 'static,
+    {
+        let done = Box::pin(async { self.jobs.run(job, Box::pin(work)).await? });
+        self.exports.unless_silent(on, done).await
+    }
+
+    /// Runs work on an export for a caller, who is answered where its server does not answer.
+    async fn look<T, E, F>(&self, share: &Share, options: &Options, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + IsStale + Send + 'static,
+        F: Fn(&Export) -> Result<T, E> + Clone + Send + 'static,
+    {
+        let done = Box::pin(self.on(share, options, work));
+        self.exports.unless_silent(&[(share.clone(), options.clone())], done).await.map(|(found, _)| found)
+    }
+
     /// Runs work on an export; once more on a new mount, if this one lost its export.
     async fn on<T, E, F>(&self, share: &Share, options: &Options, work: F) -> Result<(T, Arc<Export>), E>
     where
@@ -162,7 +189,12 @@ impl Controller {
             let export = self.open(share, options[0]).await?;
             let origin = if share == origin { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
             let (work, from) = (work.clone(), Arc::clone(&origin));
-            let work = export.run_on_tree(kind, move |export| work(export, &from));
+            let counted = if share == origin.share() { None } else { origin.count_work() };
+            let work = export.run_on_tree(kind, move |export| {
+                let _counted = counted;
+                work(export, &from)
+            });
+            let work = Box::pin(origin.watched(Box::pin(work)));
             let ended = with_heartbeat(&export, attempt, work).await;
             self.reaper.free_garbage(&export);
             match ended {

@@ -248,8 +248,10 @@ impl Work {
                     if !std::mem::replace(&mut is_silent, true) {
                         tracing::warn!(%share, %error, "cannot look through the export for what is to be freed");
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE_OF_EXPORT);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE_OF_EXPORT),
+                        () = self.exports.back(&share, &options) => pause = FIRST_PAUSE,
+                    }
                 }
             }
         }

@@ -117,6 +117,8 @@ impl Controller {
         };
         let progress = Arc::clone(&job.progress);
         let controller = Arc::clone(self);
+        let [options, volume_options] = request.options.clone();
+        let on = [(request.share.clone(), options), (request.volume.share().clone(), volume_options)];
         let work = async move {
             let text = format!("{} as {:?}", request.volume, request.format);
             let name = StagingName::snapshot(&key, &text);
@@ -132,7 +134,7 @@ impl Controller {
             let work = move |export: &Export, origin: &Export| taking.carry_out(export, origin);
             controller.on_trees([&share, &origin], [&options[0], &options[1]], (kind, &attempt), work).await
         };
-        self.jobs.run(job, work).await?
+        self.run(&on, job, work).await
     }
 
     /// Deletes a snapshot; one that is gone is success.
@@ -144,13 +146,14 @@ impl Controller {
         let fingerprint = format!("{} {:?}", request.id, request.options);
         let job = Job { removes: true, ..Job::short(key, "DeleteSnapshot", fingerprint) };
         let controller = Arc::clone(self);
+        let on = [(request.id.share().clone(), request.options.clone())];
         let work = async move {
             let DeleteSnapshot { id, options } = request;
             let share = id.share().clone();
             let work = move |export: &Export| delete(export, &id);
             controller.on(&share, &options, work).await.map(drop)
         };
-        self.jobs.run(job, work).await?
+        self.run(&on, job, work).await
     }
 }
 

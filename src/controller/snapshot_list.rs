@@ -39,7 +39,7 @@ impl Controller {
     pub async fn get_snapshot(&self, id: &SnapshotId, options: &Options) -> Result<Option<Snapshot>, SnapshotError> {
         let wanted = id.clone();
         let work = move |export: &Export| Ok(find_snapshot(export, &wanted)?.map(|found| found.snapshot));
-        self.on(id.share(), options, work).await.map(|(found, _)| found)
+        self.look(id.share(), options, work).await
     }
 
     /// The snapshots on all shares known that pass the filter, behind `token`: at most `most` of them (0: as many as one

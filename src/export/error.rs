@@ -13,6 +13,11 @@ pub enum ExportError {
     #[error(transparent)]
     Mount(#[from] MountError),
 
+    #[error(
+        "work on {share} was ended, since its server had not answered for {seconds} s: check the server, and try again"
+    )]
+    Lost { share: String, seconds: u64 },
+
     #[error("cannot {what} {path} on {share}: {}{}", .errno.desc(), way_out(*.errno))]
     Io { what: &'static str, path: String, share: String, errno: Errno },
 
@@ -67,6 +72,7 @@ impl ExportError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Mount(_)
+            | Self::Lost { .. }
             | Self::Held { .. }
             | Self::Contended { .. }
             | Self::Defect { .. }

@@ -4,8 +4,8 @@
 //! other controllers work on the same export, and what is decided by must not be what this client remembers. Through the
 //! other one trees are copied and removed, where a question for each name would double the work.
 //!
-//! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a
-//! bounded number of threads an export, with `softerr` on the mount, so that a dead server ends in an error.
+//! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a bounded
+//! number of threads an export. A server that stops to answer is noticed meanwhile (lost.rs).
 
 pub mod catalog;
 pub mod check;
@@ -16,6 +16,7 @@ mod error;
 pub mod holder;
 mod layout;
 pub mod listing;
+mod lost;
 pub mod pool;
 mod small_file;
 pub mod snapshots;
@@ -41,6 +42,7 @@ use self::layout::{Layout, TreeLayout};
 use self::trash::TrashName;
 pub use self::turns::TreeWork;
 use self::turns::Turns;
+use crate::mount::held::HeldServer;
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
@@ -67,6 +69,10 @@ pub struct Export {
     names: Mounted,
     /// Where trees are worked on; none: in the same mount.
     trees: Option<Mounted>,
+    /// Its server; none where others mounted it.
+    server: Option<HeldServer>,
+    /// How long its server had not answered when its mounts were given up.
+    lost: OnceLock<Duration>,
     layout: OnceLock<Layout>,
     tree_layout: OnceLock<TreeLayout>,
     shared: Arc<Shared>,
@@ -120,6 +126,7 @@ impl Export {
         version: String,
         names: Mounted,
         trees: Option<Mounted>,
+        server: Option<HeldServer>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
@@ -128,6 +135,8 @@ impl Export {
             version,
             names,
             trees,
+            server,
+            lost: OnceLock::new(),
             layout: OnceLock::new(),
             tree_layout: OnceLock::new(),
             shared,
@@ -152,6 +161,7 @@ impl Export {
             Options::default(),
             String::new(),
             names,
+            None,
             None,
             Shared::new(Effort::default(), holder, Turns::new()),
         ))
@@ -194,7 +204,7 @@ impl Export {
     /// Runs work that may wait for the server, when a place is free.
     ///
     /// # Errors
-    /// What the work gives, or [`ExportError::Defect`] if it panicked.
+    /// What the work gives, [`ExportError::Defect`] if it panicked, or that the server does not answer.
     pub async fn run<T, E, F>(self: &Arc<Self>, work: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -252,15 +262,16 @@ impl Export {
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
         P: Send + 'static,
     {
-        let export = Arc::clone(self);
+        self.check_server()?;
+        let (export, counted) = (Arc::clone(self), self.count_work());
         let work = move || {
             // The work's place and not the caller's, who may go away before the work ends.
-            let _place = place;
+            let _held = (place, counted);
             let ended = work(&export);
             export.touch();
             ended
         };
-        tokio::task::spawn_blocking(work).await.map_err(|_| self.defect())?
+        self.watched(async { tokio::task::spawn_blocking(work).await.map_err(|_| self.defect())? }).await
     }
 
     /// How much is done at once on this export's trees.
@@ -385,7 +396,7 @@ impl Export {
         let share = "nas:/export".parse().unwrap();
         let shared =
             Shared::new(Effort::default(), Arc::new(Holder::open(Path::new("/no/such/folder"), None)), Turns::new());
-        Arc::new(Self::new(share, Options::default(), String::new(), names, None, shared))
+        Arc::new(Self::new(share, Options::default(), String::new(), names, None, None, shared))
     }
 }
 

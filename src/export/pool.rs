@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::holder::Holder;
 use super::turns::Turns;
-use super::{Export, ExportError, Mounted, Shared};
+use super::{Export, ExportError, Mounted, Shared, lost};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
@@ -28,12 +28,12 @@ const IDLE_CHECK: Duration = Duration::from_mins(1);
 /// The mounted exports of this process.
 #[derive(Debug)]
 pub struct Exports {
-    workers: Arc<Workers>,
+    pub(super) workers: Arc<Workers>,
     folder: PrivateDir,
     holder: Arc<Holder>,
     turns: Arc<Turns>,
     tree_workers: usize,
-    mounted: Mutex<HashMap<Key, Arc<Export>>>,
+    pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
     /// How many mounts were made: no two have one mount point, so that a late unmount takes nobody else's.
@@ -42,7 +42,7 @@ pub struct Exports {
 
 /// One mount: a share, reached in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+pub(super) struct Key {
     share: Share,
     options: Options,
 }
@@ -72,6 +72,7 @@ impl Exports {
             mounts: AtomicU64::new(0),
         });
         tokio::spawn(give_back_unused(Arc::downgrade(&exports)));
+        tokio::spawn(lost::give_up_in_time(Arc::downgrade(&exports), exports.workers.changes()));
         Ok(exports)
     }
 
@@ -80,7 +81,9 @@ impl Exports {
     /// # Errors
     /// Where it cannot be mounted.
     pub async fn open(self: &Arc<Self>, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
+        self.give_up_lost();
         if let Some(export) = self.find(share, options) {
+            export.check_server()?;
             return Ok(export);
         }
         let key = Key { share: share.clone(), options: options.for_controller() };
@@ -117,7 +120,7 @@ impl Exports {
         unmount_below(self.folder.path(), &self.workers).await;
     }
 
-    fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
+    pub(super) fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
         let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let any = *options == Options::default();
         let wanted = options.for_controller();
@@ -143,8 +146,9 @@ impl Exports {
         };
         tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
         let shared = self.shared(&key.share);
-        let export = Export::new(key.share.clone(), key.options.clone(), version, names, Some(trees), shared);
-        let export = Arc::new(export);
+        let server = self.workers.held(&key.share.server().to_string(), &key.options, &names.point);
+        let (share, options) = (key.share.clone(), key.options.clone());
+        let export = Arc::new(Export::new(share, options, version, names, Some(trees), Some(server), shared));
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
         Ok(export)
     }
@@ -184,7 +188,7 @@ impl Exports {
         }
     }
 
-    async fn unmount(&self, share: &Share, points: &[PathBuf]) {
+    pub(super) async fn unmount(&self, share: &Share, points: &[PathBuf]) {
         let server = share.server().to_string();
         for point in points {
             match self.workers.unmount(&server, &point.to_string_lossy(), true).await {

@@ -37,12 +37,21 @@ pub(super) fn attach_anew(target: &Path) -> rustix::io::Result<()> {
     move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is told. Never by force:
+/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is returned. Never by force:
 /// MNT_FORCE aborts the calls of every mount that shares the superblock (measured: neighbours get errno 512).
 pub(super) fn unmount(target: &Path) -> nix::Result<bool> {
     match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
         Err(Errno::EBUSY) => detach(target).map(|()| true),
         other => other.map(|()| false),
+    }
+}
+
+/// Ends the calls that wait for the server of the topmost mount on `target`: with errno 512 (ERESTARTSYS), those on all mounts
+/// that share its superblock. It is unmounted only if nothing uses it.
+pub(super) fn abort(target: &Path) -> nix::Result<()> {
+    match umount2(target, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE) {
+        Err(Errno::EBUSY) => Ok(()),
+        other => other,
     }
 }
 

@@ -6,6 +6,7 @@
 mod attempt;
 mod breaker;
 pub mod error;
+pub mod held;
 pub mod host;
 mod kernel;
 mod onc;

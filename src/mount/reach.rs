@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::error::MountError;
 use super::options::{Transport, Version};
@@ -70,14 +71,30 @@ impl Workers {
             // The addresses share the deadline: a name with a dead one among several must not use it up.
             let share = u32::try_from(addresses.len() - index).unwrap_or(1);
             let address = SocketAddr::new(address, server.port);
-            match self.pinger().nfs(address, major, self.limits().ping / share.min(2)).await {
+            match self.question(server, address, major, self.limits().ping / share.min(2)).await {
                 Ok((versions, own)) => return Ok((address, Some(own), versions)),
-                Err(error) => failure = failure.or(Some(self.no_answer(server, address, &error))),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
         // Perhaps it has moved.
         server.set_addresses(None);
         Err(failure.unwrap_or_else(|| unresolved(server, "it has no address")))
+    }
+
+    /// Asks one address of the server, and notes what that comes to.
+    pub(super) async fn question(
+        &self,
+        server: &Server,
+        address: SocketAddr,
+        major: u32,
+        limit: Duration,
+    ) -> Result<(Served, IpAddr), MountError> {
+        let begun = Instant::now();
+        let answer = self.pinger().nfs(address, major, limit).await;
+        // This process may have been stopped for long: then the server was silent for the limit at most.
+        let begun = Instant::now().checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
+        server.note(address, begun, !matches!(answer, Err(PingError::Silent(_))));
+        answer.map_err(|error| self.no_answer(server, address, &error))
     }
 
     async fn resolve(&self, server: &Server) -> Result<Vec<IpAddr>, MountError> {

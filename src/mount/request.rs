@@ -30,6 +30,11 @@ pub enum Request {
         /// The absolute path of the mount point.
         target: String,
     },
+    /// End the calls that wait for the server of the mount on the path, and those on all mounts that share its superblock.
+    Abort {
+        /// The absolute path of the mount point.
+        target: String,
+    },
     /// Remove the empty directory that was a mount point.
     Remove {
         /// The absolute path of the mount point.

@@ -1,12 +1,12 @@
-//! What is known of each NFS server: whether it answers, where it is, which version it took, and how much is asked of it
-//! at a time. All of it belongs to one server, so that a dead one is alone.
+//! What is known of each NFS server: whether it answers, where it is, which version it took, how much is asked of it at a
+//! time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex as Turn, Semaphore, watch};
 
 use super::breaker::Breaker;
 use super::error::MountError;
@@ -26,12 +26,14 @@ const WANTED: Duration = Duration::from_mins(10);
 pub(super) struct Servers {
     per_server: usize,
     known: Mutex<HashMap<(String, u16), Arc<Server>>>,
+    /// Changes whenever a server is found not to answer, or to answer again.
+    changes: Arc<watch::Sender<()>>,
 }
 
 impl Servers {
     /// Each may have so many calls under way.
     pub(super) fn new(per_server: usize) -> Self {
-        Self { per_server, known: Mutex::default() }
+        Self { per_server, known: Mutex::default(), changes: Arc::default() }
     }
 
     /// The server of this name (or address) whose NFS is on this port.
@@ -40,7 +42,7 @@ impl Servers {
         if known.len() >= MOST {
             known.retain(|_, server| Arc::strong_count(server) > 1 || locked(&server.breaker).is_open());
         }
-        let server = || Arc::new(Server::new(name.to_owned(), port, self.per_server));
+        let server = || Arc::new(Server::new(name.to_owned(), port, self.per_server, Arc::clone(&self.changes)));
         Arc::clone(known.entry((name.to_owned(), port)).or_insert_with(server))
     }
 
@@ -51,6 +53,23 @@ impl Servers {
             *servers.entry(server.name.clone()).or_default() |= locked(&server.breaker).is_open();
         }
         servers.into_iter().collect()
+    }
+
+    /// For each server how much work is under way on its exports, and how much of it waited while it was silent.
+    pub(super) fn works(&self) -> HashMap<String, (u64, u64)> {
+        let mut servers: HashMap<String, (u64, u64)> = HashMap::new();
+        for server in locked(&self.known).values() {
+            let works = locked(&server.works);
+            let (running, hanging) = servers.entry(server.name.clone()).or_default();
+            *running += works.hangs.len() as u64;
+            *hanging += works.hangs.values().filter(|hangs| **hangs).count() as u64;
+        }
+        servers
+    }
+
+    /// Changes whenever a server is found not to answer, or to answer again.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 }
 
@@ -67,10 +86,31 @@ pub(super) struct Server {
     wanted: Mutex<Instant>,
     addresses: Mutex<Option<(Vec<IpAddr>, Instant)>>,
     version: Mutex<Option<(Version, Instant)>>,
+    /// Held by whoever asks an address of it.
+    pub(super) question: Turn<()>,
+    asked: Mutex<HashMap<SocketAddr, Asked>>,
+    works: Mutex<Works>,
+    changes: Arc<watch::Sender<()>>,
+}
+
+/// What the questions to one address came to.
+#[derive(Debug)]
+struct Asked {
+    /// When the last one ended.
+    ended: Instant,
+    /// When the first one began that has had no answer since.
+    silent_since: Option<Instant>,
+}
+
+/// Work on the exports of a server that is under way: whether it waited while the server was silent.
+#[derive(Debug, Default)]
+struct Works {
+    begun: u64,
+    hangs: HashMap<u64, bool>,
 }
 
 impl Server {
-    fn new(name: String, port: u16, calls: usize) -> Self {
+    fn new(name: String, port: u16, calls: usize, changes: Arc<watch::Sender<()>>) -> Self {
         Self {
             name,
             port,
@@ -80,6 +120,10 @@ impl Server {
             wanted: Mutex::new(Instant::now()),
             addresses: Mutex::default(),
             version: Mutex::default(),
+            question: Turn::default(),
+            asked: Mutex::default(),
+            works: Mutex::default(),
+            changes,
         }
     }
 
@@ -114,7 +158,48 @@ impl Server {
 
     /// Notes that it does not answer. True if it has to be asked from now on.
     pub(super) fn failed(&self, reason: &MountError) -> bool {
-        self.change(|breaker| breaker.fail(Instant::now(), reason.to_string()))
+        let is_news = self.change(|breaker| breaker.fail(Instant::now(), reason.to_string()));
+        self.changes.send_replace(());
+        is_news
+    }
+
+    /// Notes what a question that began at this time came to.
+    pub(super) fn note(&self, address: SocketAddr, begun: Instant, answers: bool) {
+        let mut asked = locked(&self.asked);
+        let asked = asked.entry(address).or_insert(Asked { ended: begun, silent_since: None });
+        asked.ended = Instant::now();
+        if answers {
+            asked.silent_since = None;
+        } else {
+            asked.silent_since.get_or_insert(begun);
+            locked(&self.works).hangs.values_mut().for_each(|hangs| *hangs = true);
+        }
+    }
+
+    /// When the last question to an address ended.
+    pub(super) fn asked(&self, address: SocketAddr) -> Option<Instant> {
+        locked(&self.asked).get(&address).map(|asked| asked.ended)
+    }
+
+    /// For how long an address had not answered when it was asked last; none if it did.
+    pub(super) fn silence(&self, address: SocketAddr) -> Option<Duration> {
+        let asked = locked(&self.asked);
+        let asked = asked.get(&address)?;
+        asked.silent_since.map(|since| asked.ended - since)
+    }
+
+    /// Notes that work begins on an export. Gives its number.
+    pub(super) fn begin(&self) -> u64 {
+        let mut works = locked(&self.works);
+        works.begun += 1;
+        let number = works.begun;
+        works.hangs.insert(number, false);
+        number
+    }
+
+    /// Notes that work of this number has ended.
+    pub(super) fn end(&self, number: u64) {
+        locked(&self.works).hangs.remove(&number);
     }
 
     /// Notes that it answers and lets a mount hang. True if it has to be asked from now on.
@@ -134,7 +219,10 @@ impl Server {
                     "server does not answer: its calls are refused"
                 );
             }
-            (true, None) => tracing::info!(server = self.name, "server answers again"),
+            (true, None) => {
+                tracing::info!(server = self.name, "server answers again");
+                self.changes.send_replace(());
+            }
             _ => {}
         }
         changed
@@ -173,4 +261,67 @@ impl Server {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn an_address_is_silent_from_its_first_question_without_an_answer_to_its_next_answer() {
+        let server = Servers::new(4).get("files", 2049);
+        let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
+        let now = Instant::now();
+        assert_eq!((server.silence(one), server.asked(one)), (None, None));
+        server.note(one, now.checked_sub(SECOND * 9).unwrap(), true);
+        assert_eq!(server.silence(one), None);
+        for begun in [SECOND * 5, SECOND * 2] {
+            server.note(one, now.checked_sub(begun).unwrap(), false);
+            assert!((SECOND * 5..SECOND * 30).contains(&server.silence(one).unwrap()));
+        }
+        assert!(server.asked(one).unwrap() >= now);
+        assert_eq!(server.silence(other), None);
+        server.note(one, now, true);
+        assert_eq!(server.silence(one), None);
+    }
+
+    #[test]
+    fn work_that_waited_while_its_server_was_silent_hangs_until_it_ends() {
+        let servers = Servers::new(4);
+        let server = servers.get("files", 2049);
+        let address = "10.0.0.1:2049".parse().unwrap();
+        let works = || servers.works()["files"];
+        let (first, second) = (server.begin(), server.begin());
+        server.note(address, Instant::now(), true);
+        assert_eq!(works(), (2, 0));
+        server.end(first);
+        server.note(address, Instant::now(), false);
+        let third = server.begin();
+        assert_eq!(works(), (2, 1));
+        server.note(address, Instant::now(), true);
+        assert_eq!(works(), (2, 1), "it has not ended yet");
+        server.end(second);
+        server.end(third);
+        assert_eq!(works(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_change_is_reported_when_a_server_stops_answering_and_when_it_answers_again() {
+        let servers = Servers::new(4);
+        let server = servers.get("files", 2049);
+        let mut changes = servers.changes();
+        server.answered();
+        assert!(!changes.has_changed().unwrap());
+        let error = MountError::Unresolved { server: "files".into(), reason: "silence".into() };
+        for is_news in [true, false] {
+            assert_eq!(server.failed(&error), is_news);
+            changes.changed().await.unwrap();
+            assert!(server.check().is_err());
+        }
+        server.answered();
+        changes.changed().await.unwrap();
+        assert!(server.check().is_ok());
+    }
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,12 @@ impl Mount {
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.super_option("port")?.parse().ok()
+    }
+
+    /// The address of an NFS server at which the kernel has it.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        self.super_option("addr")?.parse().ok()
     }
 
     /// The version of an NFS mount, as the server's RPC program knows it.

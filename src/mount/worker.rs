@@ -52,6 +52,7 @@ fn answer(request: &Request) -> Result<Reply, MountError> {
         Request::Resolve { server } => resolve(server),
         Request::Mount { request, server } => attempt::mount(request, server),
         Request::Unmount { target } => unmount(target),
+        Request::Abort { target } => abort(target),
         Request::Remove { target } => remove(target),
         Request::Scratch(request) => scratch::answer(request),
         Request::Usage { target } => usage(target),
@@ -72,6 +73,13 @@ fn unmount(target: &str) -> Result<Reply, MountError> {
         // The kernel's words for "nothing is mounted there" and "there is no such path".
         Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::NotMounted),
         Err(errno) => Err(MountError::system(format!("cannot unmount {target}"), errno)),
+    }
+}
+
+fn abort(target: &str) -> Result<Reply, MountError> {
+    match kernel::abort(Path::new(target)) {
+        Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::Done),
+        Err(errno) => Err(MountError::system(format!("cannot end the calls on {target}"), errno)),
     }
 }
 

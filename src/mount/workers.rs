@@ -119,6 +119,10 @@ impl Workers {
         &self.processes
     }
 
+    pub(super) fn servers(&self) -> &Servers {
+        &self.servers
+    }
+
     pub(super) fn pinger(&self) -> &Pinger {
         &self.pinger
     }
@@ -312,6 +316,12 @@ impl Workers {
         observe(metrics::WORKERS_KILLED, |workers| vec![(String::new(), workers.processes.killed())]);
         observe(metrics::REFUSED, |workers| {
             workers.servers.refused().into_iter().map(|(server, is_refused)| (server, u64::from(is_refused))).collect()
+        });
+        observe(metrics::EXPORT_CALLS, |workers| {
+            workers.servers.works().into_iter().map(|(server, (running, _))| (server, running)).collect()
+        });
+        observe(metrics::EXPORT_CALLS_HANGING, |workers| {
+            workers.servers.works().into_iter().map(|(server, (_, hanging))| (server, hanging)).collect()
         });
         observe(metrics::MOUNTS, |_| {
             let table = Table::read().unwrap_or_default();

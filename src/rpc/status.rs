@@ -148,6 +148,7 @@ impl ToStatus for ExportError {
             | Self::Held { .. }
             | Self::Contended { .. }
             | Self::Abandoned { .. } => Code::Aborted,
+            Self::Lost { .. } => Code::Unavailable,
             Self::Io { errno, .. } => code_of_errno(*errno),
             Self::Record { .. } | Self::NewerRecord { .. } | Self::Displaced { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),

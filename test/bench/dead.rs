@@ -186,7 +186,8 @@ impl Resources {
     }
 }
 
-async fn timed<T>(call: impl Future<Output = T>) -> (Duration, T) {
+/// How long a call takes.
+pub async fn timed<T>(call: impl Future<Output = T>) -> (Duration, T) {
     let begun = Instant::now();
     let outcome = call.await;
     (begun.elapsed(), outcome)

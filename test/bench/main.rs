@@ -12,6 +12,7 @@
 mod kit;
 
 mod dead;
+mod dead_export;
 mod floor;
 mod lists;
 mod report;
@@ -56,7 +57,10 @@ async fn main() {
                 process(&mut report).await;
             }
             "publish" => publishing(&mut report).await,
-            "dead" => dead::server(&mut report).await,
+            "dead" => {
+                dead::server(&mut report).await;
+                dead_export::controller(&mut report).await;
+            }
             "volumes" => {
                 volumes::at(&mut report, "no latency", SERVER, SHARE, &[1, 10, 100]).await;
                 let delayed = std::env::var("E2E_DELAYED").expect("E2E_DELAYED is server:/share");

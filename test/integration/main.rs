@@ -11,6 +11,7 @@ mod check;
 mod cloning;
 mod crashes;
 mod creating;
+mod dead_controllers;
 mod dead_servers;
 mod deleting;
 mod inline;

@@ -79,7 +79,7 @@ async fn the_controller_takes_the_version_that_the_class_asks_for() {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let ours =
             |line: &&str| line.contains(folder.path().to_str().unwrap()) && line.contains(&format!("vers={version},"));
-        assert!(table.lines().any(|line| ours(&line) && line.contains("softerr")), "{version}: {table}");
+        assert!(table.lines().any(|line| ours(&line) && line.contains(",soft,")), "{version}: {table}");
         controller.delete_volume(delete(&id)).await.unwrap();
     }
 }

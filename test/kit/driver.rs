@@ -119,6 +119,14 @@ impl Driver {
         memory(self.pid(), "VmHWM:")
     }
 
+    /// Its threads that wait in the kernel and cannot be interrupted.
+    pub fn waiting_threads(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the driver runs").flatten();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        // The state follows the name, which is in parentheses.
+        stats.filter(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))).count()
+    }
+
     /// What it logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
