@@ -10,10 +10,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::Controller;
-use super::attempt::Attempt;
 use super::create::{CreateError, Plan, Volume};
 use super::expand::is_of;
-use super::snapshot_list::find_snapshot;
+use super::found_snapshot::find_snapshot;
+use super::long_work::Attempt;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
 use crate::export::snapshots::{Data, Manifest};

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::expand::is_of;
 use super::{Controller, IsStale};
 use crate::export::catalog::Record;
-use crate::export::listing::{Entry, Keys, Listed, Room};
+use crate::export::pages::{Entry, Keys, Listed, Room};
 use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;

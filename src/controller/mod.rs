@@ -4,14 +4,15 @@
 //! piece of synchronous work. The record is the commit point: what happens before it can be repeated, what happens
 //! after it is only an answer.
 
-mod attempt;
 mod capacity;
 mod create;
 mod delete;
 mod expand;
 mod fill;
+mod found_snapshot;
 mod known_exports;
 mod list;
+mod long_work;
 mod reaper;
 mod snapshot;
 mod snapshot_list;
@@ -21,17 +22,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::attempt::Attempt;
 pub use self::create::{CreateError, CreateVolume, Volume};
 pub use self::delete::{DeleteError, DeleteVolume};
 pub use self::expand::{ExpandError, ExpandVolume};
+pub use self::found_snapshot::Snapshot;
 use self::known_exports::KnownExports;
 pub use self::list::{Found, GetError, ListError, Page, recorded_id};
+use self::long_work::Attempt;
 use self::reaper::Reaper;
-pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, Snapshot, SnapshotError};
+pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, SnapshotError};
 pub use self::snapshot_list::{SnapshotFilter, SnapshotPage};
 use crate::export::holder::Holder;
-use crate::export::listing::Listings;
+use crate::export::pages::Listings;
 use crate::export::pool::Exports;
 use crate::export::staging::StagingName;
 use crate::export::{Export, ExportError, TreeWork};

@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::attempt::Attempt;
 use super::fill::{OpenVolume, Target, copy_tree, open_volume};
-use super::snapshot_list::describe;
+use super::found_snapshot::{Snapshot, describe};
+use super::long_work::Attempt;
 use super::{Controller, IsStale, job_key, snapshot_key};
 use crate::export::snapshots::Manifest;
 use crate::export::staging::{Staged, StagingName};
@@ -51,19 +51,6 @@ pub struct DeleteSnapshot {
     pub id: SnapshotId,
     /// The mount options of the secret.
     pub options: Options,
-}
-
-/// A snapshot that exists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Its id.
-    pub id: String,
-    /// The id of the volume that it was taken of; empty: unknown.
-    pub source_volume: String,
-    /// The least size of a volume that is made of it, in bytes; 0: unknown.
-    pub size_bytes: u64,
-    /// When it was taken, in nanoseconds since 1970.
-    pub created_at: u64,
 }
 
 /// Why a snapshot was not made, deleted or found.

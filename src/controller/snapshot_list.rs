@@ -1,17 +1,16 @@
 //! ListSnapshots and GetSnapshot: what the manifests say.
 
 use super::Controller;
+use super::found_snapshot::{Snapshot, describe, find_snapshot};
 use super::list::Token;
-use super::snapshot::{Snapshot, SnapshotError};
-use crate::export::listing::Entry;
-use crate::export::snapshots::{Data, Manifest};
+use super::snapshot::SnapshotError;
+use crate::export::pages::Entry;
+use crate::export::snapshots::Manifest;
 use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;
-use crate::volume::name::VolumeName;
 use crate::volume::share::Share;
 use crate::volume::snapshot::SnapshotId;
-use crate::volume::subdir::SubDir;
 
 /// Which snapshots are listed.
 #[derive(Clone, Debug, Default)]
@@ -86,58 +85,5 @@ fn entry(share: &Share, manifest: &Manifest) -> Entry<Snapshot> {
             share: share.to_string(),
             reason: error.to_string(),
         }),
-    }
-}
-
-/// A snapshot and its data, open.
-pub(super) struct FoundSnapshot {
-    pub(super) snapshot: Snapshot,
-    pub(super) data: Data,
-    /// What is known of it, if it is this driver's.
-    pub(super) manifest: Option<Manifest>,
-    /// Where it is, if it is another driver's.
-    pub(super) archive: Option<SubDir>,
-}
-
-/// The snapshot that an id names, this driver's or csi-driver-nfs's.
-pub(super) fn find_snapshot(export: &Export, id: &SnapshotId) -> Result<Option<FoundSnapshot>, ExportError> {
-    let key = id.key();
-    let refusal = match export.snapshot(&key) {
-        Ok(Some(manifest)) => {
-            let snapshot = Snapshot { id: id.to_string(), ..describe(export.share(), &manifest) };
-            let data = export.snapshot_data(&key, manifest.kept_as)?;
-            return Ok(Some(FoundSnapshot { snapshot, data, manifest: Some(manifest), archive: None }));
-        }
-        Ok(None) => None,
-        // The driver's folder may be another's than this host's root, and the archive open to all.
-        Err(error) if error.is_refusal() => Some(error),
-        Err(error) => return Err(error),
-    };
-    for path in id.archives().iter().flatten() {
-        if let Some(archive) = export.foreign_archive(path)? {
-            let snapshot = Snapshot {
-                id: id.to_string(),
-                source_volume: id.likely_source(),
-                size_bytes: 0,
-                created_at: archive.created_at,
-            };
-            let data = Data::Archive(archive.file);
-            return Ok(Some(FoundSnapshot { snapshot, data, manifest: None, archive: Some(path.clone()) }));
-        }
-    }
-    refusal.map_or(Ok(None), Err)
-}
-
-/// What a manifest tells.
-pub(super) fn describe(share: &Share, manifest: &Manifest) -> Snapshot {
-    let name = VolumeName::recorded(&manifest.name);
-    // Ids are checked before they are written; one that somebody spoiled by hand names nothing.
-    let id = VolumeId::parse(&manifest.source_volume)
-        .map_or_else(|_| String::new(), |volume| SnapshotId::for_snapshot(share.clone(), &name, &volume).to_string());
-    Snapshot {
-        id,
-        source_volume: manifest.source_volume.clone(),
-        size_bytes: manifest.size_bytes,
-        created_at: manifest.created_at,
     }
 }

@@ -17,7 +17,8 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::listing::Listed;
+use super::attempt_name::RECORDS;
+use super::pages::Listed;
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::volume::access::{Mode as Permissions, OnDelete};
@@ -288,9 +289,6 @@ const SUFFIX: &str = ".json";
 pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
-
-/// How the names of records in staging begin.
-pub(super) const RECORDS: &str = "r2.";
 
 pub(super) fn remove(folder: &OwnedFd, name: &str) -> nix::Result<()> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::catalog::Record;
 use super::snapshots::Manifest;
-use super::staging::StagedState;
 use super::trash::{Needed, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
@@ -229,16 +228,15 @@ impl Export {
     }
 
     fn check_staging(&self, retention: Duration, report: &mut Report) -> Result<(), ExportError> {
-        for (name, state) in self.staged()? {
-            let path = format!("{RESERVED}/staging/{name}");
-            match state {
-                StagedState::Unknown => report.add(Problem::Unknown, path, "", None),
-                StagedState::Silent(silent) => {
-                    let detail = format!("no sign of life for {} s", silent.as_secs());
-                    let action = (silent >= retention).then_some(Repair::Sweep(retention));
-                    report.add(Problem::Staging, path, detail, action);
-                }
-            }
+        for (staged, silent) in self.staged()? {
+            let path = format!("{RESERVED}/staging/{}", staged.name());
+            let Some(silent) = silent else {
+                report.add(Problem::Unknown, path, "", None);
+                continue;
+            };
+            let detail = format!("no sign of life for {} s", silent.as_secs());
+            let action = (silent >= retention).then_some(Repair::Sweep(retention));
+            report.add(Problem::Staging, path, detail, action);
         }
         Ok(())
     }

@@ -2,10 +2,8 @@
 //! the kernel is ended and the mounts go. The next call after the server's return mounts them again.
 
 use std::future::Future;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use super::pool::Exports;
 use super::{Export, ExportError};
@@ -140,12 +138,15 @@ impl Exports {
             });
         }
     }
-}
 
-/// Gives exports up whenever a server is found to be silent for long.
-pub(super) async fn give_up_in_time(exports: Weak<Exports>, mut changes: watch::Receiver<()>) {
-    while changes.changed().await.is_ok() {
-        let Some(exports) = exports.upgrade() else { return };
-        exports.give_up_lost();
+    /// From now on gives exports up whenever a server is found to be silent for long.
+    pub(super) fn give_up_in_time(self: &Arc<Self>) {
+        let (exports, mut changes) = (Arc::downgrade(self), self.workers.changes());
+        tokio::spawn(async move {
+            while changes.changed().await.is_ok() {
+                let Some(exports) = exports.upgrade() else { return };
+                exports.give_up_lost();
+            }
+        });
     }
 }

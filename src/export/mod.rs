@@ -7,22 +7,26 @@
 //! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a bounded
 //! number of threads an export. A server that stops to answer is noticed meanwhile (lost.rs).
 
+mod attempt_name;
 pub mod catalog;
 pub mod check;
 pub mod claims;
 mod clock;
 mod directories;
 mod error;
+mod first_version;
 pub mod holder;
 mod layout;
-pub mod listing;
 mod lost;
+pub mod pages;
 pub mod pool;
+mod record_lock;
 mod small_file;
 pub mod snapshots;
 pub mod staging;
+mod staging_sweep;
 pub mod trash;
-mod turns;
+mod tree_turns;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -40,8 +44,8 @@ use self::holder::Holder;
 pub use self::layout::Folder;
 use self::layout::{Layout, TreeLayout};
 use self::trash::TrashName;
-pub use self::turns::TreeWork;
-use self::turns::Turns;
+pub use self::tree_turns::TreeWork;
+use self::tree_turns::Turns;
 use crate::mount::held::HeldServer;
 use crate::mount::options::Options;
 use crate::mount::table::Table;

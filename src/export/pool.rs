@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::holder::Holder;
-use super::turns::Turns;
-use super::{Export, ExportError, Mounted, Shared, lost};
+use super::tree_turns::Turns;
+use super::{Export, ExportError, Mounted, Shared};
 use crate::jobs::{Job, Jobs};
 use crate::mount::error::MountError;
 use crate::mount::options::Options;
@@ -72,7 +72,7 @@ impl Exports {
             mounts: AtomicU64::new(0),
         });
         tokio::spawn(give_back_unused(Arc::downgrade(&exports)));
-        tokio::spawn(lost::give_up_in_time(Arc::downgrade(&exports), exports.workers.changes()));
+        exports.give_up_in_time();
         Ok(exports)
     }
 

@@ -19,7 +19,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::claims::Claims;
-use super::listing::Listed;
+use super::pages::Listed;
 use super::staging::Staged;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, small_file};

@@ -11,7 +11,7 @@
 //! <the same>.asked      touched when another controller is asked for the same work meanwhile
 //! <the same>.json       the volume's record: the tree is about to be renamed to the volume's directory, or was
 //! <the same>.old        the tree of an earlier attempt that was given up, from which this one takes what is complete
-//! x2.<key>              held by who changes the record of this key
+//! x2.<key>              held by who changes the record of this key (record_lock.rs)
 //! r2.<key>.<instance>   a record that is about to be put in place (catalog.rs)
 //! ```
 //!
@@ -21,7 +21,6 @@
 //! had names without the 2: those are swept too.
 
 use std::ffi::CString;
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -29,121 +28,15 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::attempt_name::{ASKED, BEAT, COMPANIONS, LINKS, OLD, RECORD, RECORDS};
+pub use super::attempt_name::{AttemptName, StagingName};
 use super::catalog::{self, Created, Record};
 use super::clock::since_1970;
-use super::holder::{Holder, is_nonce, nonce};
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::name::RecordKey;
-
-const LINKS: &str = ".links";
-const BEAT: &str = ".beat";
-const ASKED: &str = ".asked";
-const RECORD: &str = ".json";
-const OLD: &str = ".old";
-/// All that stands beside a tree.
-const COMPANIONS: [&str; 5] = [LINKS, BEAT, ASKED, RECORD, OLD];
-/// How the names of locks begin.
-const LOCKS: &str = "x2.";
-/// In the place of a cluster's name.
-const NO_CLUSTER: &str = "0";
-
-/// What is made, and from what: the beginning of the names of all its attempts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StagingName(String);
-
-impl StagingName {
-    /// For the volume of this key. `request` is a text that is equal for equal requests.
-    #[must_use]
-    pub fn volume(key: &RecordKey, request: &str) -> Self {
-        Self(format!("v2.{key}.{}", RecordKey::of(request)))
-    }
-
-    /// For the snapshot of this key.
-    #[must_use]
-    pub fn snapshot(key: &RecordKey, request: &str) -> Self {
-        Self(format!("s2.{key}.{}", RecordKey::of(request)))
-    }
-}
-
-impl fmt::Display for StagingName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The name of one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttemptName {
-    work: String,
-    instance: String,
-    nonce: String,
-    cluster: Option<String>,
-    host: String,
-}
-
-impl AttemptName {
-    fn new(work: &StagingName, holder: &Holder) -> Self {
-        Self {
-            work: work.0.clone(),
-            instance: holder.instance.clone(),
-            nonce: nonce(),
-            cluster: holder.cluster.clone(),
-            host: holder.host.clone(),
-        }
-    }
-
-    /// Reads a name in staging: the attempt, and which of its companions it is (empty: its tree). None if it is not one.
-    fn parse(name: &str) -> Option<(Self, &str)> {
-        let fields: Vec<&str> = name.splitn(8, '.').collect();
-        let &[kind, key, request, instance, nonce, cluster, host, ref rest @ ..] = fields.as_slice() else {
-            return None;
-        };
-        let is_key = |text: &str| text.parse::<RecordKey>().is_ok();
-        if !matches!(kind, "v2" | "s2") || !is_key(key) || !is_key(request) || !is_nonce(instance) || !is_nonce(nonce) {
-            return None;
-        }
-        let companion = match rest {
-            [] => "",
-            [rest] => &name[name.len() - rest.len() - 1..],
-            _ => return None,
-        };
-        if !companion.is_empty() && !COMPANIONS.contains(&companion) {
-            return None;
-        }
-        let attempt = Self {
-            work: format!("{kind}.{key}.{request}"),
-            instance: instance.into(),
-            nonce: nonce.into(),
-            cluster: Some(cluster.to_owned()).filter(|cluster| cluster != NO_CLUSTER),
-            host: host.into(),
-        };
-        Some((attempt, companion))
-    }
-
-    fn companion(&self, companion: &str) -> String {
-        format!("{self}{companion}")
-    }
-
-    /// Who makes the attempt, for people.
-    #[must_use]
-    pub fn holder(&self) -> String {
-        match &self.cluster {
-            Some(cluster) => format!("{} of cluster {cluster}", self.host),
-            None => self.host.clone(),
-        }
-    }
-}
-
-impl fmt::Display for AttemptName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cluster = self.cluster.as_deref().unwrap_or(NO_CLUSTER);
-        write!(f, "{}.{}.{}.{cluster}.{}", self.work, self.instance, self.nonce, self.host)
-    }
-}
 
 /// An attempt that was found in staging, and what there is of it.
 #[derive(Debug)]
@@ -232,7 +125,7 @@ impl Export {
         Ok(Attempts(found))
     }
 
-    fn staged_names(&self) -> Result<Vec<String>, ExportError> {
+    pub(super) fn staged_names(&self) -> Result<Vec<String>, ExportError> {
         let names = beneath::names(&self.layout()?.staging).map_err(|errno| self.failed("list", "staging", errno))?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
@@ -339,7 +232,7 @@ impl Export {
     }
 
     /// When the holder of an attempt last showed a sign of life, by the server's clock.
-    fn last_sign(&self, name: &AttemptName) -> Result<Duration, ExportError> {
+    pub(super) fn last_sign(&self, name: &AttemptName) -> Result<Duration, ExportError> {
         let mut last = Duration::ZERO;
         for part in ["", BEAT, RECORD] {
             match fstatat(&self.layout()?.staging, name.companion(part).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -486,9 +379,9 @@ impl Export {
     }
 
     /// Takes something out of staging: a file goes at once, a folder into the trash, to be freed behind this call.
-    fn discard(&self, name: &str) -> Result<(), ExportError> {
+    pub(super) fn discard(&self, name: &str) -> Result<(), ExportError> {
         let layout = self.layout()?;
-        if [BEAT, ASKED, RECORD].iter().any(|part| name.ends_with(part)) || name.starts_with(catalog::RECORDS) {
+        if [BEAT, ASKED, RECORD].iter().any(|part| name.ends_with(part)) || name.starts_with(RECORDS) {
             return catalog::remove(&layout.staging, name).map_err(|errno| self.failed("remove", name, errno));
         }
         let trashed = TrashName::new(Kind::Staged, RecordKey::of(name), self.now(), Duration::ZERO);
@@ -496,154 +389,6 @@ impl Export {
             Ok(()) => self.leave_to_reaper(trashed),
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(self.failed("move to the trash", name, errno)),
-        }
-        Ok(())
-    }
-
-    /// Takes out of staging what nobody has worked on for so long.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn sweep_staging(&self, retention: Duration) -> Result<(), ExportError> {
-        let now = self.now();
-        let is_old = |last: Duration| now.saturating_sub(last) >= retention;
-        let mut attempts: Vec<Found> = Vec::new();
-        for name in self.staged_names()? {
-            if let Some((attempt, companion)) = AttemptName::parse(&name) {
-                note(&mut attempts, attempt, companion);
-            } else if is_record(&name) || is_of_first_version(&name) {
-                match fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                    Ok(stat) if is_old(since_1970(stat.st_ctime, stat.st_ctime_nsec)) => self.discard(&name)?,
-                    _ => {}
-                }
-            }
-        }
-        for found in attempts {
-            // Whether its tree, its links or its record is left: all go together, by its last sign of life.
-            if is_old(self.last_sign(&found.name)?) {
-                self.finish_attempt(&found.name, false)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// How something in staging fares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StagedState {
-    /// So long ago there was a sign of life.
-    Silent(Duration),
-    /// It is a later version's.
-    Unknown,
-}
-
-impl Export {
-    /// Keeps other controllers from changing a record that exists. False if one is at it, and was begun less than
-    /// `silence` ago. Whoever sleeps for longer finds the record changed, and begins again.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn lock_record(&self, key: &RecordKey, silence: Duration) -> Result<bool, ExportError> {
-        let staging = &self.layout()?.staging;
-        let name = format!("{LOCKS}{key}");
-        let failed = |errno| self.failed("make in staging", &name, errno);
-        match mkdirat(staging, name.as_str(), Mode::S_IRWXU) {
-            Ok(()) => return Ok(true),
-            Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-        let Ok(stat) = fstatat(staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(false) };
-        if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) < silence {
-            return Ok(false);
-        }
-        // One takes it away, whoever else sees that it is old too.
-        let aside = format!("{name}.{}", nonce());
-        match renameat(staging, name.as_str(), staging, aside.as_str()) {
-            Ok(()) => unlinkat(staging, aside.as_str(), UnlinkatFlags::RemoveDir).map_err(failed)?,
-            Err(Errno::ENOENT) => return Ok(false),
-            Err(errno) => return Err(failed(errno)),
-        }
-        match mkdirat(staging, name.as_str(), Mode::S_IRWXU) {
-            Ok(()) => Ok(true),
-            Err(Errno::EEXIST) => Ok(false),
-            Err(errno) => Err(failed(errno)),
-        }
-    }
-
-    /// Lets others change a record again.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn unlock_record(&self, key: &RecordKey) -> Result<(), ExportError> {
-        let name = format!("{LOCKS}{key}");
-        match unlinkat(&self.layout()?.staging, name.as_str(), UnlinkatFlags::RemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(self.failed("remove from staging", name, errno)),
-        }
-    }
-
-    /// What is in staging: each attempt once, and what does not belong to one.
-    pub(super) fn staged(&self) -> Result<Vec<(String, StagedState)>, ExportError> {
-        let mut attempts: Vec<Found> = Vec::new();
-        let mut staged = Vec::new();
-        let now = self.now();
-        for name in self.staged_names()? {
-            if let Some((attempt, companion)) = AttemptName::parse(&name) {
-                note(&mut attempts, attempt, companion);
-            } else if is_record(&name) || is_of_first_version(&name) {
-                let stat = fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-                let Ok(stat) = stat else { continue };
-                let silent = now.saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec));
-                staged.push((name, StagedState::Silent(silent)));
-            } else {
-                staged.push((name, StagedState::Unknown));
-            }
-        }
-        for found in attempts {
-            let silent = now.saturating_sub(self.last_sign(&found.name)?);
-            staged.push((found.name.to_string(), StagedState::Silent(silent)));
-        }
-        Ok(staged)
-    }
-
-    /// The record that version 0.1.0 wrote for the directory with this number, and did not put in place: puts it in place.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn complete_prepared(&self, key: &RecordKey, inode: u64) -> Result<Option<Record>, ExportError> {
-        let (volumes, name) = (&self.layout()?.volumes, format!(".{key}.new"));
-        let record = match self.read_record_in(volumes, &name) {
-            // It died while it wrote.
-            Err(ExportError::Record { .. }) => None,
-            record => record?.filter(|record| record.inode == Some(inode)),
-        };
-        let Some(record) = record else { return Ok(None) };
-        let failed = |errno| self.failed("open the record", &name, errno);
-        let file = beneath::open(volumes, name.as_str(), OFlag::O_RDONLY, Mode::empty()).map_err(failed)?;
-        let linked = self.link_record(&file, key)?;
-        drop(file);
-        catalog::remove(volumes, &name).map_err(|errno| self.failed("remove the record", &name, errno))?;
-        Ok(Some(match linked {
-            Created::Now => record,
-            Created::Before(record) => *record,
-        }))
-    }
-
-    /// Removes the records that version 0.1.0 wrote and did not put in place: `volumes/.<key>.new`.
-    ///
-    /// # Errors
-    /// Where the server fails.
-    pub fn sweep_prepared(&self, retention: Duration) -> Result<(), ExportError> {
-        let volumes = &self.layout()?.volumes;
-        let names = beneath::names(volumes).map_err(|errno| self.failed("list", "volumes", errno))?;
-        let is_prepared = |name: &&str| name.strip_prefix('.').is_some_and(|name| name.strip_suffix(".new").is_some());
-        for name in names.iter().filter_map(|name| name.to_str()).filter(is_prepared) {
-            match fstatat(volumes, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) >= retention => {
-                    catalog::remove(volumes, name).map_err(|errno| self.failed("remove", name, errno))?;
-                }
-                _ => {}
-            }
         }
         Ok(())
     }
@@ -658,79 +403,5 @@ fn note(found: &mut Vec<Found>, name: AttemptName, companion: &str) {
     match COMPANIONS.iter().find(|known| **known == companion) {
         Some(part) => found[at].parts.push(part),
         None => found[at].has_tree = true,
-    }
-}
-
-/// Whether a name in staging is that of a record which is about to be put in place, or of a lock.
-fn is_record(name: &str) -> bool {
-    if let Some(rest) = name.strip_prefix(LOCKS) {
-        return rest.split('.').next().is_some_and(|key| key.parse::<RecordKey>().is_ok());
-    }
-    let fields = name.strip_prefix(catalog::RECORDS).and_then(|rest| rest.split_once('.'));
-    fields.is_some_and(|(key, nonce)| key.parse::<RecordKey>().is_ok() && is_nonce(nonce))
-}
-
-/// Whether a name in staging is one that version 0.1.0 gave: `v.<key>.<request>`, `s.<key>.<request>`, and `.links`.
-fn is_of_first_version(name: &str) -> bool {
-    let mut fields = name.split('.');
-    let is_key = |field: Option<&str>| field.is_some_and(|key| key.parse::<RecordKey>().is_ok());
-    matches!(fields.next(), Some("v" | "s"))
-        && is_key(fields.next())
-        && is_key(fields.next())
-        && matches!((fields.next(), fields.next()), (None | Some("links"), None))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn attempt(cluster: Option<&str>) -> AttemptName {
-        let folder = tempfile::tempdir().unwrap();
-        let holder = Holder::open(folder.path(), cluster.map(Into::into));
-        AttemptName::new(&StagingName::volume(&RecordKey::of("pvc-1"), "from x"), &holder)
-    }
-
-    #[test]
-    fn a_name_says_what_is_made_by_whom_and_which_part_it_is() {
-        for cluster in [None, Some("east-1")] {
-            let name = attempt(cluster);
-            assert!(name.to_string().len() + ASKED.len() <= 255);
-            for part in COMPANIONS.iter().chain([&""]) {
-                let text = name.companion(part);
-                assert_eq!(AttemptName::parse(&text), Some((name.clone(), *part)));
-            }
-            assert_eq!(name.holder().contains("east-1"), cluster.is_some());
-        }
-    }
-
-    #[test]
-    fn what_another_version_may_have_put_there_is_none_of_these_names() {
-        let name = attempt(None).to_string();
-        let key = RecordKey::of("x");
-        for other in [
-            format!("{name}.other"),
-            format!("{name}.links.1"),
-            name.replacen("v2", "v3", 1),
-            format!("x3.{key}"),
-            "v2".into(),
-            format!("v.{key}"),
-            format!("v.{key}.{key}.beat"),
-            format!("r3.{key}.abcdefgh"),
-            String::new(),
-        ] {
-            assert_eq!(AttemptName::parse(&other), None, "{other}");
-            assert!(!is_record(&other) && !is_of_first_version(&other), "{other}");
-        }
-        assert!(is_record(&format!("r2.{key}.abcdefgh")));
-        assert!(is_of_first_version(&format!("v.{key}.{key}")) && is_of_first_version(&format!("s.{key}.{key}.links")));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_the_parser_panic(text in "[vs]2?\\.?[a-z2-7.]{0,80}|\\PC{0,40}") {
-            let _ = (AttemptName::parse(&text), is_record(&text), is_of_first_version(&text));
-        }
     }
 }
