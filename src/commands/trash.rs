@@ -10,7 +10,8 @@ use super::place::{self, PlaceError};
 use crate::cli::{TrashAction, TrashCommand};
 use crate::controller::recorded_id;
 use crate::export::catalog::Record;
-use crate::export::trash::{Kind, Needed, TrashName};
+use crate::export::trash::{Kind, TrashName};
+use crate::export::trash_free::Needed;
 use crate::export::{Export, ExportError};
 
 /// Why the command did not do its work.

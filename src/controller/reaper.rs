@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::export::pool::Exports;
-use crate::export::trash::{Failure, Needed, Trash, TrashName};
+use crate::export::trash::{Trash, TrashName};
+use crate::export::trash_free::{Failure, Needed, seconds_now};
 use crate::export::{Export, ExportError};
 use crate::metrics::{self, Metrics};
 use crate::mount::options::Options;
@@ -300,7 +301,7 @@ impl Work {
 impl State {
     /// Notes that an entry could not be freed.
     fn fail(&mut self, entry: Entry, error: &ExportError) -> Failure {
-        let since = crate::export::trash::seconds_now();
+        let since = seconds_now();
         let stuck = self.stuck.entry(entry).or_insert_with(|| Stuck {
             failure: Failure { reason: String::new(), tries: 0, since },
             next: Instant::now(),

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::catalog::Record;
 use super::snapshots::Manifest;
-use super::trash::{Needed, TrashName};
+use super::trash::TrashName;
+use super::trash_free::Needed;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::name::RecordKey;

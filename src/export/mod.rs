@@ -26,6 +26,8 @@ pub mod snapshots;
 pub mod staging;
 mod staging_sweep;
 pub mod trash;
+pub mod trash_free;
+mod trash_name;
 mod tree_turns;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

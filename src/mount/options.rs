@@ -247,12 +247,15 @@ impl Options {
     /// The options for the controller's own mount of the share, through which it works on trees: only what says how the
     /// server is reached, and a dead server gives errors. (`softerr` would go on with what the client remembers.)
     ///
+    /// `nosharecache`: a command for people does not read what the controller's mount remembers of a directory, and calls
+    /// that are ended here are nobody else's.
+    ///
     /// A disk may be slow: with NFS 4 a call fails only when the connection is lost, with NFS 3 when its answer takes 9 s.
     #[must_use]
     pub fn for_controller(&self) -> Self {
         let reach = self.0.iter().filter(|word| word.reader() == Some(Reader::Reach)).cloned().collect();
         // These are words of the table; a test sees that they get through.
-        Self(reach).merged(Self::parse(["soft,timeo=30,retrans=2,nolock"]).unwrap_or_default())
+        Self(reach).merged(Self::parse(["soft,timeo=30,retrans=2,nolock,nosharecache"]).unwrap_or_default())
     }
 
     /// The options for the controller's other mount, through which it looks names up: the server is asked for each of them.
@@ -725,7 +728,7 @@ mod tests {
         let words = "ro,noatime,hard,noac,nfsvers=4.1,sec=krb5,proto=tcp,port=1,mountport=2,xprtsec=tls,nconnect=4,\
                      rsize=8192,noresvport,context=a,new";
         let kept = "vers=4.1,sec=krb5,xprtsec=tls,proto=tcp,port=1,mountport=2,nconnect=4,noresvport,rsize=8192,\
-                    soft,timeo=30,retrans=2,nolock";
+                    soft,timeo=30,retrans=2,nolock,nosharecache";
         assert_eq!(parse(words).for_controller().to_string(), kept);
         let lookups = format!("{kept},lookupcache=none");
         let sorted = |options: &str| {
@@ -853,7 +856,7 @@ mod tests {
         fn the_controllers_options_are_their_own_controllers_options(options in any_mixture()) {
             let once = options.for_controller();
             prop_assert_eq!(once.for_controller(), once.clone());
-            prop_assert!(once.to_string().contains("soft,timeo=30,retrans=2,nolock"));
+            prop_assert!(once.to_string().contains("soft,timeo=30,retrans=2,nolock,nosharecache"));
             prop_assert_eq!((once.mount_flags(), once.remount_flags(false)), (MsFlags::empty(), None));
             prop_assert_eq!(once.candidates(), options.candidates());
         }
