@@ -286,7 +286,8 @@ impl Work {
         let has_rest = !trash.rest.is_empty();
         // By a clock that is wrong nothing is judged to be over its time.
         let due = trash.due.into_iter().filter(|name| !is_apart || name.keep_until == 0);
-        let garbage = export.take_garbage();
+        // What was deleted just now and is kept has its time before it.
+        let garbage = export.take_garbage().into_iter().filter(|name| name.keep_until == 0);
         for name in due.chain(garbage) {
             let (work, export) = (self.clone(), Arc::clone(&export));
             tokio::spawn(async move { work.free(export, name, false).await });
@@ -344,12 +345,17 @@ enum Freed {
     Yes,
     /// It was needed.
     PutBack,
+    /// It is to be kept for longer.
+    Kept,
     /// Its delete is under way, or was cut short: then its retry completes it.
     Unfinished,
 }
 
 /// Frees an entry that nobody needs; one that somebody needs is put back.
 fn free(export: &Export, name: &TrashName, is_checked: bool) -> Result<Freed, ExportError> {
+    if name.is_kept(export.now()) {
+        return Ok(Freed::Kept);
+    }
     if is_checked {
         return export.free(name, false).map(|()| Freed::Yes);
     }
@@ -367,4 +373,25 @@ fn free(export: &Export, name: &TrashName, is_checked: bool) -> Result<Freed, Ex
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::trash::Kind;
+    use crate::volume::name::RecordKey;
+
+    #[test]
+    fn what_is_kept_is_not_freed_whoever_asks_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let export = Export::local(folder.path());
+        let entry = |kept| TrashName::new(Kind::Volume, RecordKey::of("pvc-1"), export.now(), kept);
+        let path = |name: &TrashName| folder.path().join(format!(".nfs-csi/trash/{name}/data"));
+        for (kept, is_checked, is_freed) in [(1000, true, false), (1000, false, false), (0, true, true)] {
+            let name = entry(Duration::from_secs(kept));
+            std::fs::create_dir_all(path(&name)).unwrap();
+            free(&export, &name, is_checked).unwrap();
+            assert_eq!(!path(&name).exists(), is_freed, "{name}");
+        }
+    }
 }
