@@ -9,11 +9,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::Result;
 use nix::dir::Dir;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, renameat};
+use nix::sys::stat::{Mode, fstatat};
+
+/// How long something is let settle until it is tried again; twice as long each time, but no longer than the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(32);
 
 /// Opens `path`, relative to `dir`, with the given flags; `mode` counts with `O_CREAT` only.
 ///
@@ -35,6 +41,41 @@ pub fn open(dir: impl AsFd, path: impl AsRef<Path>, flags: OFlag, mode: Mode) ->
 /// As [`open`]; ENOTDIR if it is something else.
 pub fn open_dir(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
     open(dir, path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())
+}
+
+/// Does something with names again of which the kernel says ESTALE.
+///
+/// It says so of what is gone. But it also says so of a directory that another client has moved, if this one has it under
+/// its old name and renames something else meanwhile (`d_splice_alias` does not wait for the other rename).
+///
+/// # Errors
+/// What the last try gives.
+pub fn settled<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match work() {
+            Err(Errno::ESTALE) if pause <= LAST_PAUSE => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// renameat(2), also of a directory that another client has moved to this name: the kernel takes note of that when the name
+/// is looked up, but not within a rename, which fails with ESTALE.
+///
+/// # Errors
+/// As renameat(2).
+pub fn rename(from: impl AsFd, name: &str, to: impl AsFd, new_name: &str) -> Result<()> {
+    settled(|| {
+        let renamed = renameat(&from, name, &to, new_name);
+        if renamed == Err(Errno::ESTALE) {
+            let _ = fstatat(&from, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        }
+        renamed
+    })
 }
 
 /// The names in a directory, without `.` and `..`.

@@ -138,13 +138,17 @@ struct Volume<'a> {
 
 impl Volume<'_> {
     fn remove(&self, policy: OnDelete) -> Result<(), DeleteError> {
-        match self.export.claims(self.subdir, &self.key)? {
-            Claims::Inside(_) => return Err(self.in_use()),
-            Claims::Shared(_) => return self.leave_to_others(),
-            Claims::None => {}
-        }
-        if self.is_given() && self.is_anothers_own()? {
-            return self.leave_to_others();
+        // Others hardly ever have the directory of a volume's own name: that they do is seen when it was moved away, and it
+        // is put back.
+        if self.is_given() || policy == OnDelete::Archive {
+            match self.export.claims(self.subdir, &self.key)? {
+                Claims::Inside(_) => return Err(self.in_use()),
+                Claims::Shared(_) => return self.leave_to_others(),
+                Claims::None => {}
+            }
+            if self.is_anothers_own()? {
+                return self.leave_to_others();
+            }
         }
         if policy == OnDelete::Archive { self.archive() } else { self.throw_away() }
     }

@@ -19,6 +19,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::catalog::Record;
 use super::clock::since_1970;
+use super::directories::reach;
 use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::beneath;
@@ -95,11 +96,8 @@ impl Export {
     }
 
     fn folder_of(&self, subdir: &SubDir) -> Result<Option<OwnedFd>, ExportError> {
-        match descend(&self.layout()?.subdirs, &names(&folders(subdir)), None) {
-            Ok(folder) => Ok(Some(folder)),
-            Err((_, Errno::ENOENT | Errno::ESTALE)) => Ok(None),
-            Err((_, errno)) => Err(self.failed("look who claims", subdir.to_string(), errno)),
-        }
+        reach(&self.layout()?.subdirs, &names(&folders(subdir)))
+            .map_err(|errno| self.failed("look who claims", subdir.to_string(), errno))
     }
 
     /// Who besides the volume `key` names the directory or one inside it. Only volumes with a record count.
@@ -120,12 +118,10 @@ impl Export {
             return Ok(Claims::Shared(sharing));
         }
         // What is inside, folder by folder: most often there is none.
+        let above = folders(subdir);
         while let Some(path) = inside.pop() {
-            let below = match descend(&folder, &names(&path), None) {
-                Ok(below) => below,
-                Err((_, Errno::ENOENT | Errno::ESTALE)) => continue,
-                Err((_, errno)) => return Err(failed(errno)),
-            };
+            let whole: Vec<&str> = above.iter().chain(&path).map(String::as_str).collect();
+            let Some(below) = reach(&self.layout()?.subdirs, &whole).map_err(failed)? else { continue };
             for name in listed(&below).map_err(failed)? {
                 if let Some((claimant, _)) = claimant(&name)
                     && let Some(record) = self.claiming(&claimant, |record| record.subdir.is_below(subdir))?
@@ -160,13 +156,8 @@ impl Export {
         let top = &self.layout().map_err(|_| Errno::EIO)?.subdirs;
         let mut name = name;
         for depth in (0..=folders.len()).rev() {
-            let folder = match descend(top, &names(&folders[..depth]), None) {
-                Ok(folder) => Some(folder),
-                // Also where a release that was cut short has removed the lower folders already.
-                Err((_, Errno::ENOENT | Errno::ESTALE)) => None,
-                Err((_, errno)) => return Err(errno),
-            };
-            if let Some(folder) = folder {
+            // A release that was cut short may have removed the lower folders already.
+            if let Some(folder) = reach(top, &names(&folders[..depth]))? {
                 match unlinkat(&folder, name, UnlinkatFlags::RemoveDir) {
                     Ok(()) | Err(Errno::ENOENT | Errno::ESTALE) => {}
                     Err(Errno::ENOTEMPTY | Errno::EEXIST) => return Ok(()),
@@ -194,11 +185,7 @@ impl Export {
     /// whoever makes one after it sees that the claim is missing.
     fn take_back(&self, folders: &[String], claim: &str, key: &RecordKey) -> nix::Result<()> {
         let top = &self.layout().map_err(|_| Errno::EIO)?.subdirs;
-        let folder = match descend(top, &names(folders), None) {
-            Ok(folder) => folder,
-            Err((_, Errno::ENOENT | Errno::ESTALE)) => return Ok(()),
-            Err((_, errno)) => return Err(errno),
-        };
+        let Some(folder) = reach(top, &names(folders))? else { return Ok(()) };
         let aside = format!("{TAKEN_BACK}{}", nonce());
         match renameat(&folder, claim, &folder, aside.as_str()) {
             Ok(()) => {}
@@ -277,11 +264,7 @@ impl Export {
         let top = &self.layout()?.subdirs;
         let mut waiting: Vec<Vec<String>> = vec![Vec::new()];
         while let Some(path) = waiting.pop() {
-            let folder = match descend(top, &names(&path), None) {
-                Ok(folder) => folder,
-                Err((_, Errno::ENOENT | Errno::ESTALE)) => continue,
-                Err((_, errno)) => return Err(failed(errno)),
-            };
+            let Some(folder) = reach(top, &names(&path)).map_err(failed)? else { continue };
             let found = listed(&folder).map_err(failed)?;
             let folders = found.iter().filter(|name| name.starts_with(FOLDER));
             waiting.extend(folders.map(|name| path.iter().cloned().chain([name.clone()]).collect()));
@@ -326,11 +309,7 @@ impl Export {
         let top = &self.layout()?.subdirs;
         for depth in (1..components.len()).rev() {
             let note = made_name(components[depth - 1]);
-            let folder = match descend(top, &names(&folders[..depth - 1]), None) {
-                Ok(folder) => folder,
-                Err((_, Errno::ENOENT | Errno::ESTALE)) => return Ok(()),
-                Err((_, errno)) => return Err(failed(errno)),
-            };
+            let Some(folder) = reach(top, &names(&folders[..depth - 1])).map_err(failed)? else { return Ok(()) };
             match fstatat(&folder, note.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
                 Ok(_) => {}
                 Err(Errno::ENOENT) => return Ok(()),

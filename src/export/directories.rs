@@ -1,7 +1,7 @@
 //! The volumes' own directories: made, found again by their inode number, and looked at. Whether one is there is for the
 //! server to say; what this client remembers of a name decides nothing.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -26,6 +26,15 @@ pub struct MadeDirectory {
     pub had_content: bool,
     /// Whether it was made just now.
     pub is_new: bool,
+}
+
+/// The directory that `components` lead to below `top`; none where there is none.
+pub(super) fn reach(top: impl AsFd, components: &[&str]) -> nix::Result<Option<OwnedFd>> {
+    match beneath::settled(|| descend(&top, components, None).map_err(|(_, errno)| errno)) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 impl Export {
@@ -108,14 +117,11 @@ impl Export {
     /// Where the server fails, or a link or a file is in the way.
     pub fn inode_of(&self, subdir: &SubDir) -> Result<Option<u64>, ExportError> {
         let components: Vec<&str> = subdir.components().collect();
-        let found = descend(self.root(), &components, None)
-            .map_err(|(_, errno)| errno)
-            .and_then(|directory| fstat(directory).map(|stat| stat.st_ino));
-        match found {
-            Ok(inode) => Ok(Some(inode)),
-            Err(Errno::ENOENT | Errno::ESTALE) => Ok(None),
-            Err(errno) => Err(self.failed("look for", subdir.to_string(), errno)),
-        }
+        let found = beneath::settled(|| match reach(self.root(), &components)? {
+            Some(directory) => fstat(directory).map(|stat| Some(stat.st_ino)),
+            None => Ok(None),
+        });
+        found.map_err(|errno| self.failed("look for", subdir.to_string(), errno))
     }
 
     /// Whether a volume's directory is there.
@@ -129,11 +135,7 @@ impl Export {
     /// Removes a directory if nothing is in it; one that is gone is success.
     pub(super) fn remove_empty(&self, components: &[&str]) -> nix::Result<()> {
         let Some((last, parents)) = components.split_last() else { return Ok(()) };
-        let parent = match descend(self.root(), parents, None) {
-            Ok(parent) => parent,
-            Err((_, Errno::ENOENT | Errno::ESTALE)) => return Ok(()),
-            Err((_, errno)) => return Err(errno),
-        };
+        let Some(parent) = reach(self.root(), parents)? else { return Ok(()) };
         match unlinkat(parent, *last, UnlinkatFlags::RemoveDir) {
             Ok(()) | Err(Errno::ENOENT | Errno::ESTALE) => Ok(()),
             Err(errno) => Err(errno),

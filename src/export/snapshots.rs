@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
+use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
@@ -194,7 +194,7 @@ impl Export {
     pub fn throw_away_snapshot(&self, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let layout = self.layout()?;
         let name = TrashName::new(Kind::Snapshot, key.clone(), self.now(), Duration::ZERO);
-        match renameat(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.to_string().as_str()) {
+        match beneath::rename(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.to_string().as_str()) {
             Ok(()) => Ok(Some(name)),
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("move to the trash", key.to_string(), errno)),
@@ -242,7 +242,7 @@ impl Export {
             return Ok(None);
         }
         let name = TrashName::new(Kind::Snapshot, key.clone(), self.now(), Duration::ZERO);
-        match renameat(&open, file, &self.layout()?.trash, name.to_string().as_str()) {
+        match beneath::rename(&open, file, &self.layout()?.trash, name.to_string().as_str()) {
             Ok(()) => {}
             Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),

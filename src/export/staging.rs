@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 
@@ -248,7 +248,7 @@ impl Export {
     fn take_over(&self, found: &Found, own: &AttemptName) -> Result<bool, ExportError> {
         let staging = &self.layout()?.staging;
         let (tree, old) = (found.name.to_string(), own.companion(OLD));
-        let is_taken = match renameat(staging, tree.as_str(), staging, old.as_str()) {
+        let is_taken = match beneath::rename(staging, tree.as_str(), staging, old.as_str()) {
             Ok(()) => true,
             Err(Errno::ENOENT) => false,
             // There is one already.
@@ -340,7 +340,7 @@ impl Export {
     }
 
     fn place(&self, staged: &Staged, place: &OwnedFd, name: &str, what: &str) -> Result<(), ExportError> {
-        match renameat(&self.layout()?.staging, staged.name.to_string().as_str(), place, name) {
+        match beneath::rename(&self.layout()?.staging, staged.name.to_string().as_str(), place, name) {
             Ok(()) => Ok(()),
             // What NFS says of a directory that is not empty, and of a file.
             Err(Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(self.failed("put in place", what, Errno::EEXIST)),
@@ -385,7 +385,7 @@ impl Export {
             return catalog::remove(&layout.staging, name).map_err(|errno| self.failed("remove", name, errno));
         }
         let trashed = TrashName::new(Kind::Staged, RecordKey::of(name), self.now(), Duration::ZERO);
-        match renameat(&layout.staging, name, &layout.trash, trashed.to_string().as_str()) {
+        match beneath::rename(&layout.staging, name, &layout.trash, trashed.to_string().as_str()) {
             Ok(()) => self.leave_to_reaper(trashed),
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(self.failed("move to the trash", name, errno)),

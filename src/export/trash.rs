@@ -22,11 +22,12 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::linkat;
 
 use super::catalog::{self, Record};
+use super::directories::reach;
 use super::layout::TRASH;
 use super::trash_name::Part;
 pub use super::trash_name::{Kind, TrashName};
@@ -66,16 +67,21 @@ impl Export {
     pub fn throw_away(&self, subdir: &SubDir, name: &TrashName) -> Result<Moved, ExportError> {
         let failed = |errno| self.failed("move to the trash", subdir.to_string(), errno);
         let (from, to) = (subdir.file_name(), name.to_string());
+        let trash = &self.layout()?.trash;
         // At the share's top first in the mount that remembers names: it is the server that finds what has the name. Where
         // that mount remembers that there is none, the server is asked.
-        if subdir.as_str() == from && renameat(self.tree_root(), from, &self.tree_layout()?.trash, to.as_str()).is_ok()
+        if subdir.as_str() == from
+            && beneath::rename(self.tree_root(), from, &self.tree_layout()?.trash, to.as_str()).is_ok()
         {
             return Ok(Moved::Yes);
         }
-        let Some(parent) = self.parent(subdir).map_err(failed)? else { return Ok(Moved::Missing) };
-        match renameat(&parent, from, &self.layout()?.trash, to.as_str()) {
+        let moved = beneath::settled(|| match self.parent(subdir)? {
+            Some(parent) => beneath::rename(parent, from, trash, &to),
+            None => Err(Errno::ENOENT),
+        });
+        match moved {
             Ok(()) => Ok(Moved::Yes),
-            Err(Errno::ENOENT | Errno::ESTALE) => Ok(Moved::Missing),
+            Err(Errno::ENOENT) => Ok(Moved::Missing),
             Err(errno) => Err(failed(errno)),
         }
     }
@@ -86,7 +92,7 @@ impl Export {
     /// Where the server fails.
     pub fn throw_away_record(&self, name: &TrashName) -> Result<(), ExportError> {
         let record = catalog::file_name(&name.key);
-        match renameat(&self.layout()?.volumes, record.as_str(), &self.layout()?.trash, name.record().as_str()) {
+        match beneath::rename(&self.layout()?.volumes, record.as_str(), &self.layout()?.trash, name.record().as_str()) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(self.failed("move the record", record, errno)),
         }
@@ -171,7 +177,7 @@ impl Export {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        match renameat(source, name, &place, to.file_name()) {
+        match beneath::rename(source, name, &place, to.file_name()) {
             Ok(()) => Ok(Moved::Yes),
             Err(Errno::ENOENT) => Ok(Moved::Missing),
             Err(errno) => Err(failed(errno)),
@@ -226,10 +232,6 @@ impl Export {
     fn parent(&self, subdir: &SubDir) -> nix::Result<Option<OwnedFd>> {
         let components: Vec<&str> = subdir.components().collect();
         let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
-        match descend(self.root(), parents, None) {
-            Ok(parent) => Ok(Some(parent)),
-            Err((_, Errno::ENOENT | Errno::ESTALE)) => Ok(None),
-            Err((_, errno)) => Err(errno),
-        }
+        reach(self.root(), parents)
     }
 }

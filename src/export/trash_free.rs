@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, fstatat};
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +158,7 @@ impl Export {
         let due = name.let_go();
         let failed = |name: &str, errno| self.failed("rename in the trash", name, errno);
         if due != *name {
-            let rename = |from: &str, to: &str| match renameat(trash, from, trash, to) {
+            let rename = |from: &str, to: &str| match beneath::rename(trash, from, trash, to) {
                 Ok(()) => Ok(true),
                 Err(Errno::ENOENT) => Ok(false),
                 Err(errno) => Err(failed(from, errno)),
