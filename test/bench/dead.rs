@@ -52,7 +52,7 @@ pub async fn server(report: &mut Report) {
         site.publish(&site.dead, target).await.unwrap();
     }
     site.living_round().await;
-    let mut alone = site.living_rounds().await;
+    let mut alone = rounds(async || site.living_round().await).await;
     let before = Resources::of(&driver);
 
     let dead = MORTAL.die();
@@ -72,7 +72,7 @@ pub async fn server(report: &mut Report) {
 
     let stop = Arc::new(AtomicBool::new(false));
     let nagging = tokio::spawn(nag(site.node.clone(), site.dead.clone(), site.target("nag"), Arc::clone(&stop)));
-    let meanwhile = median(site.living_rounds().await);
+    let meanwhile = median(rounds(async || site.living_round().await).await);
     stop.store(true, Ordering::Relaxed);
     nagging.await.unwrap();
 
@@ -101,7 +101,7 @@ pub async fn server(report: &mut Report) {
     let left = left.lines().filter(|line| line.contains(&format!(" {}:/", MORTAL.address))).count();
     report.at_most("mounts of it that are left", "", left as f64, 0.0);
 
-    alone.extend(site.living_rounds().await);
+    alone.extend(rounds(async || site.living_round().await).await);
     let what = "100 NodePublish on the living server meanwhile";
     report.ratio(what, "with no server dead", "ms", milliseconds(meanwhile), milliseconds(median(alone)), 1.2);
     site.unpublish(&site.living, &living).await.unwrap();
@@ -128,14 +128,6 @@ impl Site {
     async fn unpublish(&self, volume: &Volume, target: &Path) -> Result<(), Code> {
         let unpublished = self.node.clone().node_unpublish_volume(unpublish(volume, target)).await;
         unpublished.map(drop).map_err(|status| status.code())
-    }
-
-    async fn living_rounds(&self) -> Vec<Duration> {
-        let mut times = Vec::new();
-        for _ in 0..ROUNDS {
-            times.push(self.living_round().await);
-        }
-        times
     }
 
     /// What a hundred publications on the living server take.
@@ -184,6 +176,15 @@ impl Resources {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     }
+}
+
+/// What is done on the living server, several times.
+pub async fn rounds(round: impl AsyncFn() -> Duration) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        times.push(round().await);
+    }
+    times
 }
 
 /// How long a call takes.

@@ -9,7 +9,7 @@ use nfs_csi::proto::{GetCapacityRequest, ListVolumesRequest, Volume};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::dead::timed;
+use crate::dead::{rounds, timed};
 use crate::kit::driver::Driver;
 use crate::kit::mortal::{MORTAL, OTHER};
 use crate::kit::requests::{create, delete, parameters, snapshot};
@@ -21,9 +21,8 @@ use crate::{median, milliseconds};
 const CALLS: usize = 100;
 /// Calls that are under way when it dies; more than are let through at once.
 const UNDER_WAY: usize = 40;
-/// Volumes on the living server, and how often they are made: before, meanwhile and afterwards.
+/// Volumes on the living server that are made before, meanwhile and afterwards.
 const LIVING: usize = 100;
-const ROUNDS: usize = 5;
 /// The longest that anything is waited for.
 const LONGEST: Duration = Duration::from_mins(5);
 
@@ -151,7 +150,7 @@ impl Site {
     /// What is done on the living server meanwhile.
     async fn beside(&self, report: &mut Report) {
         self.living_round().await;
-        let mut alone = self.living_rounds().await;
+        let mut alone = rounds(async || self.living_round().await).await;
         let dead = MORTAL.die();
         self.refused(Call::CreateVolume).await;
         let stop = Arc::new(AtomicBool::new(false));
@@ -164,22 +163,14 @@ impl Site {
                 }
             }
         });
-        let meanwhile = median(self.living_rounds().await);
+        let meanwhile = median(rounds(async || self.living_round().await).await);
         stop.store(true, Ordering::Relaxed);
         nagging.await.unwrap();
         drop(dead);
         self.until_back().await;
-        alone.extend(self.living_rounds().await);
+        alone.extend(rounds(async || self.living_round().await).await);
         let what = "100 CreateVolume on the living server meanwhile";
         report.ratio(what, "with no server dead", "ms", milliseconds(meanwhile), milliseconds(median(alone)), 1.2);
-    }
-
-    async fn living_rounds(&self) -> Vec<Duration> {
-        let mut times = Vec::new();
-        for _ in 0..ROUNDS {
-            times.push(self.living_round().await);
-        }
-        times
     }
 
     /// What a hundred volumes on the living server take.

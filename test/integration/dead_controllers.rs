@@ -19,25 +19,13 @@ use crate::kit::mortal::{MORTAL, OTHER, Server};
 use crate::kit::requests::{
     MIB, capability, create, create_from, delete, delete_snapshot, expand, of_volume, parameters, snapshot,
 };
-use crate::kit::{folder, nfs_mounts_below};
+use crate::kit::{folder, nfs_mounts_below, wait_until};
 use crate::observing::{free_address, get};
 
 type Controller = ControllerClient<Channel>;
 
 /// What any state is waited for at most; and calls, which took 150 s and more where only the kernel ended them.
 const LONGEST: Duration = Duration::from_secs(30);
-
-/// Polls; the calls of this process go on meanwhile.
-async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + LONGEST;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "timed out waiting for {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn soon<T>(call: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONGEST, call).await.expect("an answer")
@@ -100,7 +88,7 @@ fn names(server: Server, path: &str) -> Vec<String> {
 
 /// Nothing is left on the server of what was made and deleted.
 async fn no_litter(server: Server) {
-    until("the trash to be emptied", || names(server, ".nfs-csi/trash").is_empty().then_some(())).await;
+    wait_until("the trash to be emptied", LONGEST, || names(server, ".nfs-csi/trash").is_empty().then_some(())).await;
     for folder in [".nfs-csi/staging", ".nfs-csi/volumes", ".nfs-csi/snapshots"] {
         // A record whose answer was lost on its way is swept after some minutes.
         let left = names(server, folder).into_iter().filter(|name| !name.starts_with("r2."));
@@ -136,8 +124,11 @@ async fn every_call_on_a_held_export_of_a_dead_server_is_refused_with_the_reason
     assert_eq!(metric(address, "nfs_csi_server_refused"), Some(1));
     // It is given up: nothing waits for it any more.
     let mounted = || nfs_mounts_below(folder.path()).len();
-    until("the dead server's exports to be unmounted", || (mounted() <= 2).then_some(())).await;
-    until("all work on them to end", || (metric(address, "nfs_csi_export_calls") == Some(0)).then_some(())).await;
+    wait_until("the dead server's exports to be unmounted", LONGEST, || (mounted() <= 2).then_some(())).await;
+    wait_until("all work on them to end", LONGEST, || {
+        (metric(address, "nfs_csi_export_calls") == Some(0)).then_some(())
+    })
+    .await;
     drop(dead);
     created_again(&controller, &create("pvc-held", &MORTAL.parameters())).await;
     for (method, refused) in all_calls(&controller, &volume, &taken).await {
@@ -176,9 +167,9 @@ async fn calls_that_are_under_way_when_the_server_dies_are_answered_and_complete
             tokio::spawn(async move { controller.create_volume(request).await })
         })
         .collect();
-    until("some to be made", || (names(MORTAL, "").len() > 6).then_some(())).await;
+    wait_until("some to be made", LONGEST, || (names(MORTAL, "").len() > 6).then_some(())).await;
     let dead = MORTAL.die();
-    until("those that hang to be counted", || {
+    wait_until("those that hang to be counted", LONGEST, || {
         metric(address, "nfs_csi_export_calls_hanging").filter(|count| (1..=16).contains(count))
     })
     .await;
@@ -190,8 +181,10 @@ async fn calls_that_are_under_way_when_the_server_dies_are_answered_and_complete
         }
     }
     assert!(refused > 16, "{refused} of 40 calls were refused");
-    until("what hangs to be ended", || (metric(address, "nfs_csi_export_calls_hanging") == Some(0)).then_some(()))
-        .await;
+    wait_until("what hangs to be ended", LONGEST, || {
+        (metric(address, "nfs_csi_export_calls_hanging") == Some(0)).then_some(())
+    })
+    .await;
     assert_eq!(driver.waiting_threads(), 0);
     drop(dead);
     drop(far);
@@ -237,13 +230,13 @@ async fn a_clone_whose_server_dies_or_whose_source_s_does_ends_and_is_completed_
             let staged = folders(&target.on_disk(".nfs-csi/staging"));
             staged.iter().flat_map(|tree| folders(tree)).map(|folder| folders(&folder).len()).sum::<usize>()
         };
-        until("some files to be copied", || (files() > 60).then_some(())).await;
+        wait_until("some files to be copied", LONGEST, || (files() > 60).then_some(())).await;
         let dead = MORTAL.die();
         assert_refused("CreateVolume", &soon(call).await.unwrap().unwrap_err());
         // Nothing waits for it, and nothing is lost.
         let given_up = || driver.log().matches("export given up").count();
-        until("the dead export to be given up", || (given_up() > round).then_some(())).await;
-        until("the clone's threads to end", || (driver.waiting_threads() == 0).then_some(())).await;
+        wait_until("the dead export to be given up", LONGEST, || (given_up() > round).then_some(())).await;
+        wait_until("the clone's threads to end", LONGEST, || (driver.waiting_threads() == 0).then_some(())).await;
         assert!(files() > 60 && !target.on_disk("pvc-clone").exists());
         drop(dead);
         drop(far);
@@ -277,7 +270,7 @@ async fn sigterm_ends_a_controller_whose_calls_hang_and_leaves_no_mount() {
                 assert_refused("CreateVolume", &soon(call).await.unwrap().unwrap_err());
             }
         } else {
-            until("a call to hang", || (driver.waiting_threads() > 0).then_some(())).await;
+            wait_until("a call to hang", LONGEST, || (driver.waiting_threads() > 0).then_some(())).await;
         }
         assert!(soon(driver.stop()).await.success());
         assert_eq!(nfs_mounts_below(folder.path()), Vec::<std::path::PathBuf>::new());
@@ -304,7 +297,7 @@ async fn a_stopped_server_is_named_and_its_exports_are_mounted_again_when_it_is_
     let refused = soon(controller.create_volume(request.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     assert!(refused.message().contains(MORTAL.address) && refused.message().contains("refused"), "{refused}");
-    until("its export to be given up", || driver.log().contains("export given up").then_some(())).await;
+    wait_until("its export to be given up", LONGEST, || driver.log().contains("export given up").then_some(())).await;
     MORTAL.run("rpc.nfsd -N 3 4");
     let volume = created_again(&controller, &request).await;
     soon(controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
