@@ -149,11 +149,11 @@ struct Purge<'a> {
 }
 
 fn purge(export: &Export, what: &Purge<'_>) -> Result<(), TrashError> {
+    let mut trash = export.trash()?.unwrap_or_default();
     let names = if let Some(volume) = what.volume {
         vec![find(export, volume)?.name]
     } else {
-        let trash = export.trash()?.unwrap_or_default();
-        trash.kept.into_iter().chain(trash.due).collect()
+        trash.kept.drain(..).chain(trash.due.drain(..)).collect()
     };
     let now = export.now();
     let is_old = |name: &TrashName| {
@@ -166,7 +166,7 @@ fn purge(export: &Export, what: &Purge<'_>) -> Result<(), TrashError> {
             println!("would free {name}");
             continue;
         }
-        match free(export, name) {
+        match free(export, name, trash.rests.get(name).map_or(&[], Vec::as_slice)) {
             Ok(()) => println!("freed {name}"),
             Err(error) => {
                 eprintln!("nfs-csi: {error}");
@@ -177,11 +177,11 @@ fn purge(export: &Export, what: &Purge<'_>) -> Result<(), TrashError> {
     if left == 0 { Ok(()) } else { Err(TrashError::Left { left }) }
 }
 
-fn free(export: &Export, name: &TrashName) -> Result<(), TrashError> {
+fn free(export: &Export, name: &TrashName, rests: &[String]) -> Result<(), TrashError> {
     if export.is_needed(name)? != Needed::No {
         return Err(TrashError::Needed { name: name.to_string() });
     }
-    Ok(export.free(name, true)?)
+    Ok(export.free(name, rests, true)?)
 }
 
 /// A duration in the largest unit of which it has some.

@@ -117,11 +117,12 @@ impl Reaper {
         });
         let state = Arc::clone(&self.state);
         metrics.read(metrics::TRASH_STUCK, move || {
-            let mut counts: HashMap<String, u64> = HashMap::new();
-            for (share, _) in locked(&state).stuck.keys() {
-                *counts.entry(share.to_string()).or_default() += 1;
+            let state = locked(&state);
+            let mut counts: HashMap<&Share, u64> = state.seen.keys().map(|share| (share, 0)).collect();
+            for (share, _) in state.stuck.keys() {
+                *counts.entry(share).or_default() += 1;
             }
-            counts.into_iter().collect()
+            counts.into_iter().map(|(share, count)| (share.to_string(), count)).collect()
         });
     }
 }
@@ -145,7 +146,7 @@ async fn serve(mut orders: mpsc::UnboundedReceiver<Order>, work: Work) {
                 let work = work.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(LULL).await;
-                    work.free(export, name, true).await;
+                    work.free(export, name, Vec::new(), true).await;
                 });
             }
             Order::Watch(share, options) => {
@@ -163,8 +164,9 @@ async fn serve(mut orders: mpsc::UnboundedReceiver<Order>, work: Work) {
 
 impl Work {
     /// Frees an entry, unless that is under way, or is to wait.
-    async fn free(&self, export: Arc<Export>, name: TrashName, is_checked: bool) {
+    async fn free(&self, export: Arc<Export>, name: TrashName, rests: Vec<String>, is_checked: bool) {
         let entry = (export.share().clone(), name);
+        let rests = rests.into();
         {
             let mut state = locked(&self.state);
             let waits = state.stuck.get(&entry).is_some_and(|stuck| stuck.next > Instant::now());
@@ -172,13 +174,13 @@ impl Work {
                 return;
             }
         }
-        let mut freed = self.free_in_turn(&export, entry.1.clone(), is_checked).await;
+        let mut freed = self.free_in_turn(&export, entry.1.clone(), &rests, is_checked).await;
         for _ in 0..LOOKS_AT_UNFINISHED {
             if !matches!(freed, Ok(Freed::Unfinished)) {
                 break;
             }
             tokio::time::sleep(SHORTEST_WAIT).await;
-            freed = self.free_in_turn(&export, entry.1.clone(), is_checked).await;
+            freed = self.free_in_turn(&export, entry.1.clone(), &rests, is_checked).await;
         }
         if let Err(error) = &freed {
             tracing::warn!(share = %entry.0, %error, "cannot free what was deleted yet");
@@ -187,18 +189,18 @@ impl Work {
             let mut state = locked(&self.state);
             state.freed.remove(&entry);
             match freed {
-                Ok(_) => {
-                    state.stuck.remove(&entry);
-                    return;
-                }
-                Err(error) => state.fail(entry.clone(), &error),
+                // What was stuck is counted until the next look.
+                Ok(_) if state.stuck.remove(&entry).is_some() => None,
+                Ok(_) => return,
+                Err(error) => Some(state.fail(entry.clone(), &error)),
             }
         };
-        // The watcher tries again when it is time.
+        // The watcher counts anew, and tries again when it is time.
         let watcher = locked(&self.watched).get(&entry.0).map(Arc::clone);
         if let Some(watcher) = watcher {
             watcher.notify_one();
         }
+        let Some(failure) = failure else { return };
         // For those who look at the trash by hand: where it cannot be written, they see the entry only.
         let name = entry.1;
         let noted: Result<(), ExportError> =
@@ -213,14 +215,16 @@ impl Work {
         &self,
         export: &Arc<Export>,
         name: TrashName,
+        rests: &Arc<[String]>,
         is_checked: bool,
     ) -> Result<Freed, ExportError> {
         let lane = Arc::clone(
             locked(&self.lanes).entry(export.share().clone()).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
         );
+        let rests = Arc::clone(rests);
         let _one_of_all = self.in_all.acquire().await;
         let turn = lane.acquire().await;
-        let mut work = std::pin::pin!(export.run_in_background(move |export| free(export, &name, is_checked)));
+        let mut work = std::pin::pin!(export.run_in_background(move |export| free(export, &name, &rests, is_checked)));
         if let Ok(freed) = tokio::time::timeout(COUNTED, &mut work).await {
             return freed;
         }
@@ -262,12 +266,8 @@ impl Work {
     async fn look_through(&self, share: &Share, options: &Options, sweeps: bool) -> Result<Duration, ExportError> {
         let export = self.exports.open(share, options).await?;
         let retention = self.staging_retention;
-        let busy = {
-            let state = locked(&self.state);
-            state.freed.iter().filter(|(other, _)| other == share).map(|(_, name)| name.clone()).collect()
-        };
-        let looked = export.run_in_background(move |export| look(export, retention, sweeps, &busy)).await;
-        let Looked { trash, now, is_apart } = looked.inspect_err(|error: &ExportError| {
+        let looked = export.run_in_background(move |export| look(export, retention, sweeps)).await;
+        let Looked { mut trash, now, is_apart } = looked.inspect_err(|error: &ExportError| {
             if error.is_stale() {
                 self.exports.forget(&export);
             }
@@ -283,17 +283,18 @@ impl Work {
             let next = state.stuck.iter().filter(|((other, _), _)| other == share).map(|(_, stuck)| stuck.next).min();
             next.map(|next| next.saturating_duration_since(Instant::now()))
         };
-        let has_rest = !trash.rest.is_empty();
+        let has_left = !trash.left.is_empty();
         // By a clock that is wrong nothing is judged to be over its time.
         let due = trash.due.into_iter().filter(|name| !is_apart || name.keep_until == 0);
         // What was deleted just now and is kept has its time before it.
         let garbage = export.take_garbage().into_iter().filter(|name| name.keep_until == 0);
         for name in due.chain(garbage) {
             let (work, export) = (self.clone(), Arc::clone(&export));
-            tokio::spawn(async move { work.free(export, name, false).await });
+            let rests = trash.rests.remove(&name).unwrap_or_default();
+            tokio::spawn(async move { work.free(export, name, rests, false).await });
         }
         let next_due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
-        let routine = (retention / 4).min(if has_rest { REST_WAIT } else { LONGEST_WAIT });
+        let routine = (retention / 4).min(if has_left { REST_WAIT } else { LONGEST_WAIT });
         let wait = [next_due, next_stuck].into_iter().flatten().fold(routine, Duration::min);
         Ok(wait.max(SHORTEST_WAIT))
     }
@@ -324,13 +325,13 @@ struct Looked {
     is_apart: bool,
 }
 
-fn look(export: &Export, retention: Duration, sweeps: bool, busy: &HashSet<TrashName>) -> Result<Looked, ExportError> {
+fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
     let Some(trash) = export.trash()? else {
         return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false });
     };
     let is_apart = export.is_clock_apart()?;
     if !is_apart {
-        export.sweep_trash(&trash, busy)?;
+        export.sweep_trash(&trash)?;
         export.sweep_staging(retention)?;
         if sweeps {
             export.sweep_claims(retention)?;
@@ -339,6 +340,9 @@ fn look(export: &Export, retention: Duration, sweeps: bool, busy: &HashSet<Trash
     }
     Ok(Looked { trash, now: export.now(), is_apart })
 }
+
+/// What the server's time may seem to go back: it tells it in ticks.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What became of an entry.
 enum Freed {
@@ -352,15 +356,15 @@ enum Freed {
 }
 
 /// Frees an entry that nobody needs; one that somebody needs is put back.
-fn free(export: &Export, name: &TrashName, is_checked: bool) -> Result<Freed, ExportError> {
-    if name.is_kept(export.now()) {
+fn free(export: &Export, name: &TrashName, rests: &[String], is_checked: bool) -> Result<Freed, ExportError> {
+    if name.is_kept(export.now() + TICK) {
         return Ok(Freed::Kept);
     }
     if is_checked {
-        return export.free(name, false).map(|()| Freed::Yes);
+        return export.free(name, rests, false).map(|()| Freed::Yes);
     }
     match export.is_needed(name)? {
-        Needed::No => export.free(name, true).map(|()| Freed::Yes),
+        Needed::No => export.free(name, rests, true).map(|()| Freed::Yes),
         Needed::By(subdir) if export.put_back(name, &subdir)? => Ok(Freed::PutBack),
         Needed::By(subdir) | Needed::Displaced(subdir) => Err(ExportError::Displaced {
             entry: name.to_string(),
@@ -390,7 +394,7 @@ mod tests {
         for (kept, is_checked, is_freed) in [(1000, true, false), (1000, false, false), (0, true, true)] {
             let name = entry(Duration::from_secs(kept));
             std::fs::create_dir_all(path(&name)).unwrap();
-            free(&export, &name, is_checked).unwrap();
+            free(&export, &name, &[], is_checked).unwrap();
             assert_eq!(!path(&name).exists(), is_freed, "{name}");
         }
     }

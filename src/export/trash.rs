@@ -18,7 +18,7 @@
 //! which it was thrown away. So who threw it away looks again, and puts it back; until then its volume has its record, and
 //! nobody frees a directory whose volume has one ([`Export::is_needed`]).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -51,10 +51,12 @@ pub enum Moved {
 pub struct Trash {
     /// What is kept for now.
     pub kept: Vec<TrashName>,
-    /// What can be freed.
+    /// What can be freed; also something of which only directories are left that were below it.
     pub due: Vec<TrashName>,
-    /// What is left of something that was freed: directories, records and notes, by their names.
-    pub rest: Vec<String>,
+    /// The directories that were below something while it was freed, by their names.
+    pub rests: HashMap<TrashName, Vec<String>>,
+    /// Records and notes of what is gone, by their names.
+    pub left: Vec<String>,
     /// What a later version put there.
     pub unknown: Vec<String>,
 }
@@ -111,7 +113,7 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn keep_record(&self, name: &TrashName, record: &Record) -> Result<(), ExportError> {
-        self.write_file(&self.layout()?.trash, &name.record(), record).map(drop)
+        self.write_file(&self.layout()?.trash, &name.record(), record, OFlag::empty()).map(drop)
     }
 
     /// Brings a volume back that is kept in the trash: its directory, then its record.
@@ -203,12 +205,15 @@ impl Export {
                 Part::Entry(entry) if entry.is_kept(now) => trash.kept.push(entry),
                 Part::Entry(entry) => trash.due.push(entry),
                 Part::Record(entry) | Part::Failed(entry) => beside.push((entry, name)),
-                Part::Rest(_) => trash.rest.push(name),
+                Part::Rest(entry) => trash.rests.entry(entry).or_default().push(name),
                 Part::Unknown => trash.unknown.push(name),
             }
         }
+        let whole: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
+        let of_gone: Vec<TrashName> = trash.rests.keys().filter(|entry| !whole.contains(entry)).cloned().collect();
+        trash.due.extend(of_gone);
         let all: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
-        trash.rest.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)).map(|(_, name)| name));
+        trash.left.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)).map(|(_, name)| name));
         trash.kept.sort_unstable_by_key(|name| name.deleted_at);
         trash.due.sort_unstable_by_key(|name| name.deleted_at);
         Ok(Some(trash))

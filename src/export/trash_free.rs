@@ -1,6 +1,5 @@
 //! What of the trash is freed, and what is put back since somebody needs it.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -148,12 +147,12 @@ impl Export {
         }
     }
 
-    /// Frees something in the trash, and with `all` its record and what notes there are. First it gets a name by which it cannot be
-    /// brought back: what is half freed must not come back.
+    /// Frees something in the trash with the directories that were below it, and with `all` its record and what notes there
+    /// are. First it gets a name by which it cannot be brought back: what is half freed must not come back.
     ///
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
-    pub fn free(&self, name: &TrashName, all: bool) -> Result<(), ExportError> {
+    pub fn free(&self, name: &TrashName, rests: &[String], all: bool) -> Result<(), ExportError> {
         let trash = &self.layout()?.trash;
         let due = name.let_go();
         let failed = |name: &str, errno| self.failed("rename in the trash", name, errno);
@@ -169,7 +168,11 @@ impl Export {
             }
             rename(&name.record(), &due.record())?;
         }
-        self.free_rest(&due.to_string())?;
+        let freed = self.free_rest(&due.to_string());
+        for rest in rests {
+            self.free_rest(rest)?;
+        }
+        freed?;
         for beside in [due.record(), due.failed()].iter().filter(|_| all) {
             self.free_rest(beside)?;
         }
@@ -186,18 +189,16 @@ impl Export {
         })
     }
 
-    /// Frees what is left of what was freed, but for what is being freed now. The record of something that could be brought back is left alone for a while:
+    /// Removes records and notes of what is gone. The record of something that could be brought back is left alone for a while:
     /// that may be under way.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn sweep_trash(&self, trash: &Trash, busy: &HashSet<TrashName>) -> Result<(), ExportError> {
+    pub fn sweep_trash(&self, trash: &Trash) -> Result<(), ExportError> {
         let folder = &self.layout()?.trash;
         let stat = |name: &str| fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-        for name in &trash.rest {
+        for name in &trash.left {
             let is_left = match Part::of(name) {
-                // Where it is left of something that is there still, it goes after that: both at once would meet.
-                Part::Rest(entry) => !busy.contains(&entry) && matches!(stat(&entry.to_string()), Err(Errno::ENOENT)),
                 Part::Record(entry) | Part::Failed(entry) => {
                     // The list was not of one moment.
                     let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
@@ -206,7 +207,7 @@ impl Export {
                     };
                     is_alone && (entry.keep_until == 0 || stat(name).is_ok_and(is_old))
                 }
-                Part::Entry(_) | Part::Unknown => false,
+                Part::Entry(_) | Part::Rest(_) | Part::Unknown => false,
             };
             if is_left {
                 self.free_rest(name)?;

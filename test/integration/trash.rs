@@ -10,6 +10,7 @@ use crate::kit::driver::{Driver, binary};
 use crate::kit::requests::{create, create_from, delete, of_volume, publish, unpublish};
 use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
+use crate::observing::{free_address, get};
 
 fn trash(arguments: &[&str]) -> Output {
     let output =
@@ -110,7 +111,8 @@ async fn what_broke_off_is_swept_when_nobody_asks_for_it_again() {
 #[tokio::test]
 async fn what_cannot_be_removed_yet_is_told_with_its_path_and_goes_when_it_can_be() {
     let folder = folder();
-    let driver = Driver::start(folder.path(), &[]);
+    let address = free_address();
+    let driver = Driver::start(folder.path(), &[&format!("--metrics-address={address}")]);
     let volume = made(&driver, create("pvc-stuck", &[])).await;
     std::fs::create_dir_all(on_server("pvc-stuck/a/b")).unwrap();
     std::fs::write(on_server("pvc-stuck/a/b/immutable"), "data").unwrap();
@@ -130,8 +132,23 @@ async fn what_cannot_be_removed_yet_is_told_with_its_path_and_goes_when_it_can_b
         let files = left.iter().flat_map(|name| names(&format!(".nfs-csi/trash/{name}"))).collect::<Vec<_>>();
         (files == ["immutable"]).then_some(())
     });
+    // Those who look at it see it: in the list, and by the metrics.
+    let in_metrics = |name: &str, count: u64| {
+        let line = format!("{name}{{export=\"127.0.0.1:/run/export\"}} {count}");
+        get(address, "/metrics").is_some_and(|(_, text)| text.lines().any(|found| found == line))
+    };
+    wait_for("the metrics to tell", Duration::from_secs(30), || {
+        let is_told = in_metrics("nfs_csi_trash_entries", 1) && in_metrics("nfs_csi_trash_stuck_entries", 1);
+        is_told.then_some(())
+    });
+    let list = text(&trash(&["list"]).stdout);
+    assert!(list.contains("cannot be freed, tried") && list.contains("a/b/immutable"), "{list}");
     set(rustix::fs::IFlags::empty());
     no_litter();
+    wait_for("the metrics to tell that it went", Duration::from_secs(30), || {
+        let is_told = in_metrics("nfs_csi_trash_entries", 0) && in_metrics("nfs_csi_trash_stuck_entries", 0);
+        is_told.then_some(())
+    });
 }
 
 #[tokio::test]
