@@ -174,7 +174,7 @@ impl Volume<'_> {
         let Some(name) = name else {
             self.forget()?;
             self.audit("was gone");
-            return Ok(());
+            return Ok(self.export.remove_made_parents(self.subdir)?);
         };
         // Another controller may have made a volume of the directory in the moment in which it was moved away.
         match self.export.claims(self.subdir, &self.key)? {

@@ -58,15 +58,22 @@ impl Plan {
         if let Some(record) = export.record(&self.key)? {
             return self.accept(&record);
         }
-        let earlier = attempt.earlier(export)?;
+        let placed = match export.open_directory(&self.subdir) {
+            Ok(placed) => Some(placed),
+            Err(ExportError::Io { errno: Errno::ENOENT, .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let earlier = attempt.earlier(export, placed.is_some())?;
         // Before the source is looked for, which may be gone by now.
-        if let Some(record) = export.complete_placed(&earlier, &self.key)? {
-            return self.accept(&record);
-        }
-        match self.look_at_place(export)? {
-            InPlace::Nothing => {}
-            InPlace::Volume(record) => return self.accept(&record),
-            InPlace::Something => return self.accept_place(export, attempt),
+        if let Some(placed) = placed {
+            if let Some(record) = export.complete_placed(&earlier, &self.key)? {
+                return self.accept(&record);
+            }
+            match self.look_at_place(export, placed)? {
+                InPlace::Nothing => {}
+                InPlace::Volume(record) => return self.accept(&record),
+                InPlace::Something => return self.accept_place(export, attempt),
+            }
         }
         let material = Material::find(origin, source)?;
         let capacity = self.capacity.capacity_for(material.size_bytes).ok_or_else(|| CreateError::TooSmall {
@@ -123,7 +130,7 @@ impl Plan {
     /// Something is in the volume's place: the work of another attempt at the same volume, or a stranger's.
     fn accept_place(&self, export: &Export, attempt: &Attempt) -> Result<Volume, CreateError> {
         // In this order: an attempt that is in place has its record beside it until the record is in its own place.
-        let placed = export.complete_placed(&attempt.earlier(export)?, &self.key)?;
+        let placed = export.complete_placed(&attempt.earlier(export, true)?, &self.key)?;
         let record = if placed.is_some() { placed } else { export.record(&self.key)? };
         match record {
             Some(record) => self.accept(&record),
@@ -140,13 +147,8 @@ impl Plan {
         Err(export.contended("make", self.subdir.to_string()).into())
     }
 
-    /// What is in the volume's place before anything is copied.
-    fn look_at_place(&self, export: &Export) -> Result<InPlace, CreateError> {
-        let (directory, inode) = match export.open_directory(&self.subdir) {
-            Ok(opened) => opened,
-            Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(InPlace::Nothing),
-            Err(error) => return Err(error.into()),
-        };
+    /// What the directory is that is in the volume's place before anything is copied.
+    fn look_at_place(&self, export: &Export, (directory, inode): (OwnedFd, u64)) -> Result<InPlace, CreateError> {
         if let Some(record) = export.complete_prepared(&self.key, inode)? {
             return Ok(InPlace::Volume(Box::new(record)));
         }
@@ -157,7 +159,7 @@ impl Plan {
 
 /// What is in the place of a volume that is to be made.
 enum InPlace {
-    /// Nothing, or an empty directory, which rename(2) replaces.
+    /// An empty directory, which rename(2) replaces.
     Nothing,
     /// The volume: version 0.1.0 put it there and was cut short before it was recorded.
     Volume(Box<Record>),
@@ -247,7 +249,7 @@ impl Material {
     /// there to be read.
     fn check(&self, origin: &Export, files: u64) -> Result<(), ExportError> {
         let is_there = match &self.place {
-            SourcePlace::Volume(subdir, inode) => origin.inode_of(subdir)? == Some(*inode),
+            SourcePlace::Volume(subdir, inode) => origin.is_in_place(subdir, *inode)?,
             SourcePlace::Snapshot(key, manifest) => {
                 let is_there = origin.snapshot(key)?.is_some_and(|now| now == **manifest);
                 if is_there && manifest.counted && files < manifest.files {
@@ -282,7 +284,7 @@ pub(super) fn copy_tree(
     let links = Links::new(export.staging()?, target.staged.links());
     let earlier = target.earlier.map(|directory| Earlier { directory });
     let target = Place { directory: target.directory, links, earlier, own: Some(export.own_inode()?) };
-    copy::tree(source, kind, target, export.plain_lists(), export.effort(), progress).map_err(|error| {
+    copy::tree(source, kind, target, export.file_system(), export.effort(), progress).map_err(|error| {
         if error.is_lack() {
             let (what, share) = (what.to_owned(), export.share().to_string());
             return ExportError::Lacks { what, share, path: error.path.display().to_string() };
@@ -303,7 +305,7 @@ pub(super) struct OpenVolume {
 impl OpenVolume {
     /// Whether the directory is still in its place.
     pub(super) fn is_in_place(&self, origin: &Export) -> Result<bool, ExportError> {
-        Ok(origin.inode_of(&self.subdir)? == Some(self.inode))
+        origin.is_in_place(&self.subdir, self.inode)
     }
 }
 
@@ -311,7 +313,7 @@ impl OpenVolume {
 pub(super) fn open_volume(origin: &Export, id: &VolumeId) -> Result<Option<OpenVolume>, ExportError> {
     let record = origin.record(&id.key())?.filter(|record| is_of(record, id));
     let Some(subdir) = id.subdir().or_else(|| record.as_ref().map(|record| &record.subdir)) else { return Ok(None) };
-    let (directory, inode) = match origin.open_directory(subdir) {
+    let (directory, inode) = match origin.open_source(subdir) {
         Ok(opened) => opened,
         Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(None),
         Err(error) => return Err(error),

@@ -39,9 +39,9 @@ impl Attempt {
         (self.silence / 12).max(Duration::from_millis(100))
     }
 
-    /// What is in staging of the same work.
-    pub(super) fn earlier(&self, export: &Export) -> Result<Attempts, ExportError> {
-        export.attempts(&self.work)
+    /// What is in staging of the same work. `is_placed`: whether something is in the place of what it makes.
+    pub(super) fn earlier(&self, export: &Export, is_placed: bool) -> Result<Attempts, ExportError> {
+        if is_placed { export.attempts(&self.work) } else { export.attempts_before_place(&self.work) }
     }
 
     /// Makes a place in staging.

@@ -146,30 +146,45 @@ impl Export {
     /// # Errors
     /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.
     pub fn create_record(&self, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
-        let staging = &self.layout()?.staging;
+        let staging = &self.tree_layout()?.staging;
         let temporary = self.temporary_name(key);
         let file = self.write_temporary(staging, &temporary, record)?;
-        let linked = self.link_record(&file, key);
+        let linked = self.publish_record(&file, &temporary, key);
         // Closed before its name goes, or the client keeps it as `.nfs…` until then.
         drop(file);
         remove(staging, &temporary).map_err(|errno| self.failed("remove the temporary record", temporary, errno))?;
         linked
     }
 
-    /// Puts a record in place that is written already, if there is none.
+    /// Puts a record in place that this call has written to staging, in the mount for trees, if there is none.
+    pub(super) fn publish_record(&self, file: &OwnedFd, from: &str, key: &RecordKey) -> Result<Created, ExportError> {
+        let (layout, name) = (self.layout()?, file_name(key));
+        let linked = match link(file, &self.tree_layout()?.volumes, &name) {
+            Err(Errno::EEXIST) => match self.record(key)? {
+                Some(record) => return Ok(Created::Before(Box::new(record))),
+                // That mount remembers one that is gone.
+                None => linkat(&layout.staging, from, &layout.volumes, name.as_str(), AtFlags::empty()),
+            },
+            linked => linked,
+        };
+        self.linked(linked, key)
+    }
+
+    /// Puts a record in place that another process has written, if there is none.
     pub(super) fn link_record(&self, file: &OwnedFd, key: &RecordKey) -> Result<Created, ExportError> {
-        let (volumes, name) = (&self.layout()?.volumes, file_name(key));
-        // By descriptor, so that it is this file whatever a rival does with its name.
-        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match linkat(AT_FDCWD, own.as_str(), volumes, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW) {
+        self.linked(link(file, &self.layout()?.volumes, &file_name(key)), key)
+    }
+
+    fn linked(&self, linked: nix::Result<()>, key: &RecordKey) -> Result<Created, ExportError> {
+        match linked {
             Ok(()) => Ok(Created::Now),
             Err(Errno::EEXIST) => match self.record(key)? {
                 Some(record) => Ok(Created::Before(Box::new(record))),
                 None => Err(self.contended("create the record of", key.to_string())),
             },
             // It was swept from staging: whoever wrote it slept for that long.
-            Err(Errno::ENOENT) => Err(self.contended("create the record of", key.to_string())),
-            Err(errno) => Err(self.failed("create the record", name, errno)),
+            Err(Errno::ENOENT | Errno::ESTALE) => Err(self.contended("create the record of", key.to_string())),
+            Err(errno) => Err(self.failed("create the record", file_name(key), errno)),
         }
     }
 
@@ -213,7 +228,12 @@ impl Export {
     /// Where the server fails.
     pub fn remove_record(&self, key: &RecordKey) -> Result<(), ExportError> {
         let name = file_name(key);
-        remove(&self.layout()?.volumes, &name).map_err(|errno| self.failed("remove the record", name, errno))
+        // What a mount remembers is not there may be there.
+        match remove_known(&self.tree_layout()?.volumes, &name) {
+            Ok(()) => Ok(()),
+            Err(_) => remove(&self.layout()?.volumes, &name),
+        }
+        .map_err(|errno| self.failed("remove the record", name, errno))
     }
 
     /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call at a
@@ -222,22 +242,30 @@ impl Export {
         format!("{RECORDS}{key}.{}", self.shared.holder.instance)
     }
 
-    /// Writes a record to this driver's own name for it, where an earlier process may have left one.
+    /// Writes a record to this driver's own name for it. An earlier process may have left one, which may be in place too: so
+    /// it is not written to.
     fn write_temporary(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
-        match self.write_file(folder, name, record) {
+        match self.write_file(folder, name, record, OFlag::O_EXCL) {
             Err(ExportError::Io { errno: Errno::EEXIST, .. }) => {
                 remove(folder, name).map_err(|errno| self.failed("remove the temporary record", name, errno))?;
-                self.write_file(folder, name, record)
+                self.write_file(folder, name, record, OFlag::O_EXCL)
             }
             written => written,
         }
     }
 
-    /// Writes a record to a name that nothing has; it is on the server's disk then.
-    pub(super) fn write_file(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
+    /// Writes a record to a name that only this call uses; it is on the server's disk then. (With `O_EXCL` that is a call more
+    /// to the server.)
+    pub(super) fn write_file(
+        &self,
+        folder: &OwnedFd,
+        name: &str,
+        record: &Record,
+        flags: OFlag,
+    ) -> Result<OwnedFd, ExportError> {
         let failed = |errno| self.failed("write the record", name, errno);
         let text = serde_json::to_vec(record).map_err(|_| failed(Errno::EINVAL))?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | flags;
         let mut file =
             beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
         let written = file.write_all(&text).and_then(|()| file.sync_data());
@@ -285,11 +313,24 @@ pub(super) fn parse<R: DeserializeOwned>(
 
 const SUFFIX: &str = ".json";
 
+/// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is this
+/// file whatever a rival does with its other name.
+fn link(file: &OwnedFd, folder: &OwnedFd, name: &str) -> nix::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, own.as_str(), folder, name, AtFlags::AT_SYMLINK_FOLLOW)
+}
+
 /// Where a volume's record is.
 pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
 
+/// Removes a file in the mount that remembers names: ENOENT where it remembers that there is none.
+pub(super) fn remove_known(folder: &OwnedFd, name: &str) -> nix::Result<()> {
+    unlinkat(folder, name, UnlinkatFlags::NoRemoveDir)
+}
+
+/// Removes a file; none is success.
 pub(super) fn remove(folder: &OwnedFd, name: &str) -> nix::Result<()> {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::ENOENT) => Ok(()),

@@ -101,14 +101,21 @@ impl Export {
         Ok(at)
     }
 
-    /// The directory that a volume's is in, made if it is missing.
-    pub(super) fn parent_of_new(&self, subdir: &SubDir) -> Result<OwnedFd, ExportError> {
+    /// The directory that a volume's is in, made if it is missing, in the mount for trees.
+    pub(super) fn place_of_new(&self, subdir: &SubDir) -> Result<OwnedFd, ExportError> {
         let components: Vec<&str> = subdir.components().collect();
         let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
-        self.make_parents(parents).map_err(|(component, errno)| match errno {
+        let failed = |component: String, errno| match errno {
             Errno::ENOENT | Errno::ESTALE => self.contended("make", component),
             errno => self.failed("make the directory", component, errno),
-        })
+        };
+        let of_all = |errno| failed(subdir.to_string(), errno);
+        if parents.is_empty() {
+            return descend(self.tree_root(), &[], None).map_err(|(_, errno)| of_all(errno));
+        }
+        let made = self.make_parents(parents).map_err(|(component, errno)| failed(component, errno))?;
+        let inode = fstat(made).map_err(of_all)?.st_ino;
+        self.open_in_trees(parents, inode).map_err(of_all)
     }
 
     /// The inode number of a volume's directory; none if there is no directory.
@@ -153,13 +160,41 @@ impl Export {
         Ok((directory, inode))
     }
 
+    /// The same of a directory that is going to be read. It is the one that the mount for trees remembers:
+    /// [`Export::is_in_place`] tells afterwards whether it still was the volume's.
+    ///
+    /// # Errors
+    /// As [`Export::open_directory`].
+    pub fn open_source(&self, subdir: &SubDir) -> Result<(OwnedFd, u64), ExportError> {
+        let components: Vec<&str> = subdir.components().collect();
+        let opened = open_below(self.tree_root(), &components).and_then(|directory| {
+            let inode = fstat(&directory)?.st_ino;
+            Ok((directory, inode))
+        });
+        match opened {
+            Ok(opened) => Ok(opened),
+            // As that mount remembers.
+            Err(_) => self.open_directory(subdir),
+        }
+    }
+
+    /// Whether a volume's directory is still the one with this number. Where it is not, the mount for trees forgets it.
+    ///
+    /// # Errors
+    /// As [`Export::inode_of`].
+    pub fn is_in_place(&self, subdir: &SubDir, inode: u64) -> Result<bool, ExportError> {
+        let is_in_place = self.inode_of(subdir)? == Some(inode);
+        if !is_in_place {
+            self.refresh_trees(&subdir.components().collect::<Vec<_>>());
+        }
+        Ok(is_in_place)
+    }
+
     /// The directory that `components` lead to, open for reading in the mount for trees. Which it is, by its number, the
     /// server has said.
     pub(super) fn open_in_trees(&self, components: &[&str], inode: u64) -> nix::Result<OwnedFd> {
         let open = || {
-            let (name, parents) = components.split_last().map_or((".", &[][..]), |(last, parents)| (*last, parents));
-            let parent = descend(self.tree_root(), parents, None).map_err(|(_, errno)| errno)?;
-            let opened = beneath::open(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+            let opened = open_below(self.tree_root(), components)?;
             if fstat(&opened)?.st_ino == inode { Ok(opened) } else { Err(Errno::ESTALE) }
         };
         match open() {
@@ -191,4 +226,11 @@ fn finish_directory(directory: &OwnedFd, attributes: Attributes, is_new: bool) -
         make::set(directory, attributes)?;
     }
     Ok(MadeDirectory { inode: fstat(directory)?.st_ino, had_content, is_new })
+}
+
+/// A directory, open for reading.
+fn open_below(top: impl AsFd, components: &[&str]) -> nix::Result<OwnedFd> {
+    let (name, parents) = components.split_last().map_or((".", &[][..]), |(last, parents)| (*last, parents));
+    let parent = descend(top, parents, None).map_err(|(_, errno)| errno)?;
+    beneath::open(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
 }

@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
+use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 
 use super::{Export, ExportError};
 use crate::tree::make::descend;
@@ -26,6 +27,9 @@ use crate::volume::subdir::RESERVED;
 pub(super) const TRASH: &str = "trash";
 /// The name of the folder of what is being made.
 const STAGING: &str = "staging";
+
+/// How many folders there are below the driver's own.
+const FOLDERS: u32 = 5;
 
 /// A folder that is also read where it cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(super) struct Layout {
     pub(super) top: OwnedFd,
     /// The number by which the driver's folder is known again.
     pub(super) inode: u64,
+    /// Whether the server counts a directory's directories among its links, as most do.
+    pub(super) counts_directories: bool,
     pub(super) volumes: OwnedFd,
     pub(super) subdirs: OwnedFd,
     pub(super) snapshots: OwnedFd,
@@ -68,15 +74,24 @@ impl Layout {
         let top = descend(export.root(), &[RESERVED], own()).map_err(failed)?;
         keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
         let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
-        Ok(Self {
+        let folders = Self {
             volumes: open(Folder::Volumes.name())?,
             subdirs: open("subdirs")?,
             snapshots: open(Folder::Snapshots.name())?,
             staging: open(STAGING)?,
             trash: open(TRASH)?,
-            inode: fstat(&top).map_err(|errno| failed((RESERVED.into(), errno)))?.st_ino,
+            inode: 0,
+            counts_directories: false,
             top,
-        })
+        };
+        // When all of them are there.
+        let stat = look_again(&folders.top).map_err(|errno| export.failed("look at the folder", RESERVED, errno))?;
+        Ok(Self { inode: stat.stx_ino, counts_directories: stat.stx_nlink >= 2 + FOLDERS, ..folders })
+    }
+
+    /// Whether a folder is sure to hold no directory, in one call to the server.
+    pub(super) fn has_no_directory(&self, folder: &OwnedFd) -> nix::Result<bool> {
+        Ok(self.counts_directories && look_again(folder)?.stx_nlink == 2)
     }
 
     fn folder(&self, folder: Folder) -> &OwnedFd {
@@ -104,9 +119,12 @@ impl Export {
     }
 }
 
-/// Those of them in which trees are worked on, open in the mount for that.
+/// Those of them in which trees are worked on, open in the mount for that. What this driver itself puts there is put there,
+/// and taken away, in this mount: the server finds what has a name, and the client, which knows it, need not ask first.
 #[derive(Debug)]
 pub(super) struct TreeLayout {
+    pub(super) volumes: OwnedFd,
+    pub(super) snapshots: OwnedFd,
     pub(super) staging: OwnedFd,
     pub(super) trash: OwnedFd,
 }
@@ -118,8 +136,19 @@ impl TreeLayout {
             descend(export.tree_root(), &[RESERVED, name], None)
                 .map_err(|(name, errno)| export.failed("open the folder", name, errno))
         };
-        Ok(Self { staging: open(STAGING)?, trash: open(TRASH)? })
+        Ok(Self {
+            volumes: open(Folder::Volumes.name())?,
+            snapshots: open(Folder::Snapshots.name())?,
+            staging: open(STAGING)?,
+            trash: open(TRASH)?,
+        })
     }
+}
+
+/// What the server says of a folder now.
+fn look_again(folder: &OwnedFd) -> nix::Result<Statx> {
+    statx(folder, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
+        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 /// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.

@@ -53,7 +53,7 @@ use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
 use crate::tree::archive::ArchiveError;
-use crate::tree::copy::PlainLists;
+use crate::tree::copy::FileSystem;
 use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
@@ -82,7 +82,7 @@ pub struct Export {
     layout: OnceLock<Layout>,
     tree_layout: OnceLock<TreeLayout>,
     shared: Arc<Shared>,
-    plain_lists: PlainLists,
+    file_system: FileSystem,
     used: Mutex<Instant>,
     is_used: AtomicBool,
 }
@@ -146,7 +146,7 @@ impl Export {
             layout: OnceLock::new(),
             tree_layout: OnceLock::new(),
             shared,
-            plain_lists: PlainLists::default(),
+            file_system: FileSystem::default(),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
         }
@@ -288,8 +288,8 @@ impl Export {
 
     /// The access control lists that need no setting here.
     #[must_use]
-    pub fn plain_lists(&self) -> &PlainLists {
-        &self.plain_lists
+    pub fn file_system(&self) -> &FileSystem {
+        &self.file_system
     }
 
     /// Runs work on a directory while no other operation of this process that asks for the same runs on it.

@@ -125,6 +125,20 @@ impl Export {
         Ok(Attempts(found))
     }
 
+    /// The same, if nothing is in the place of what is to be made: then an attempt that is not finished has a tree in staging,
+    /// and where that has none, nobody has begun one.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn attempts_before_place(&self, work: &StagingName) -> Result<Attempts, ExportError> {
+        let layout = self.layout()?;
+        let failed = |errno| self.failed("look at", "staging", errno);
+        if layout.has_no_directory(&layout.staging).map_err(failed)? {
+            return Ok(Attempts(Vec::new()));
+        }
+        self.attempts(work)
+    }
+
     pub(super) fn staged_names(&self) -> Result<Vec<String>, ExportError> {
         let names = beneath::names(&self.layout()?.staging).map_err(|errno| self.failed("list", "staging", errno))?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
@@ -182,17 +196,20 @@ impl Export {
             self.check_abandoned(found, silence)?;
         }
         let name = AttemptName::new(work, &self.shared.holder);
+        let (own, old) = (name.to_string(), name.companion(OLD));
+        let failed = |errno| self.failed("make in staging", &own, errno);
+        let failed_old = |errno| self.failed("open in staging", &old, errno);
+        let staging = self.staging()?;
+        // First, for it is a sign of life.
+        mkdirat(staging, own.as_str(), Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?;
         let mut has_old = false;
         for found in &attempts.0 {
             has_old |= self.take_over(found, &name)?;
         }
-        let failed = |errno| self.failed("make in staging", name.to_string(), errno);
-        let staging = &self.layout()?.staging;
-        mkdirat(staging, name.to_string().as_str(), Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?;
-        let open = |name: &str| beneath::open_dir(self.staging()?, name).map_err(failed);
-        let old = if has_old { Some(open(&name.companion(OLD))?) } else { None };
+        let old = if has_old { Some(beneath::open_dir(staging, &old).map_err(failed_old)?) } else { None };
+        let directory = beneath::open_dir(staging, &own).map_err(failed)?;
         let links = CString::new(name.companion(LINKS)).unwrap_or_default();
-        Ok(Staged { directory: open(&name.to_string())?, links, old, name })
+        Ok(Staged { name, directory, links, old })
     }
 
     /// Fails if the holder of an attempt may be at work.
@@ -201,7 +218,8 @@ impl Export {
             // This process's own attempts are one after the other; others of this name were an earlier process's.
             return Ok(());
         }
-        let (now, last) = (self.now(), self.last_sign(&found.name)?);
+        let now = self.now();
+        let Some(last) = self.last_sign(&found.name)? else { return Ok(()) };
         match now.checked_sub(last) {
             Some(silent) if silent >= silence => Ok(()),
             silent => {
@@ -231,12 +249,16 @@ impl Export {
         }
     }
 
-    /// When the holder of an attempt last showed a sign of life, by the server's clock.
-    pub(super) fn last_sign(&self, name: &AttemptName) -> Result<Duration, ExportError> {
-        let mut last = Duration::ZERO;
-        for part in ["", BEAT, RECORD] {
+    /// When the holder of an attempt last showed a sign of life, by the server's clock; none if nothing is left of it.
+    pub(super) fn last_sign(&self, name: &AttemptName) -> Result<Option<Duration>, ExportError> {
+        let mut last = None;
+        // Others touch the last, which counts where nothing else is left.
+        for part in ["", BEAT, RECORD, OLD, LINKS, ASKED] {
+            if part == ASKED && last.is_some() {
+                break;
+            }
             match fstatat(&self.layout()?.staging, name.companion(part).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) => last = last.max(since_1970(stat.st_ctime, stat.st_ctime_nsec)),
+                Ok(stat) => last = last.max(Some(since_1970(stat.st_ctime, stat.st_ctime_nsec))),
                 Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(self.failed("look at", name.companion(part), errno)),
             }
@@ -323,11 +345,12 @@ impl Export {
     /// where the server fails.
     pub fn place_volume(&self, staged: &Staged, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
         let subdir = &record.subdir;
-        let place = self.parent_of_new(subdir)?;
+        let place = self.place_of_new(subdir)?;
         // It says, after a crash, whose directory that is which was just put in place.
-        let file = self.write_file(&self.layout()?.staging, &staged.name.companion(RECORD), record)?;
+        let own = staged.name.companion(RECORD);
+        let file = self.write_file(&self.tree_layout()?.staging, &own, record, OFlag::empty())?;
         self.place(staged, &place, subdir.file_name(), &subdir.to_string())?;
-        self.link_record(&file, key)
+        self.publish_record(&file, &own, key)
     }
 
     /// Renames what was made to a snapshot's folder.
@@ -336,11 +359,12 @@ impl Export {
     /// EEXIST where another was faster; as [`Export::place_volume`] otherwise.
     pub fn place_snapshot(&self, staged: &Staged, key: &RecordKey) -> Result<(), ExportError> {
         let key = key.to_string();
-        self.place(staged, &self.layout()?.snapshots, &key, &key)
+        self.place(staged, &self.tree_layout()?.snapshots, &key, &key)
     }
 
-    fn place(&self, staged: &Staged, place: &OwnedFd, name: &str, what: &str) -> Result<(), ExportError> {
-        match beneath::rename(&self.layout()?.staging, staged.name.to_string().as_str(), place, name) {
+    /// In the mount for trees, which has the tree open: it knows then where that is.
+    fn place(&self, staged: &Staged, place: impl AsFd, name: &str, what: &str) -> Result<(), ExportError> {
+        match beneath::rename(&self.tree_layout()?.staging, &staged.name.to_string(), place, name) {
             Ok(()) => Ok(()),
             // What NFS says of a directory that is not empty, and of a file.
             Err(Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(self.failed("put in place", what, Errno::EEXIST)),
@@ -357,7 +381,12 @@ impl Export {
     pub fn finish_placed(&self, staged: &Staged, has_beat: bool) -> Result<(), ExportError> {
         let parts = [(has_beat, BEAT), (has_beat, ASKED), (staged.old.is_some(), OLD), (staged.is_volume(), RECORD)];
         for (_, part) in parts.iter().filter(|(is_there, _)| *is_there) {
-            self.discard(&staged.name.companion(part))?;
+            let name = staged.name.companion(part);
+            // Where it was made, and is known.
+            let is_gone = *part == RECORD && catalog::remove_known(&self.tree_layout()?.staging, &name).is_ok();
+            if !is_gone {
+                self.discard(&name)?;
+            }
         }
         Ok(())
     }

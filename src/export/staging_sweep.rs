@@ -61,8 +61,10 @@ impl Export {
                     staged.push((one, None));
                     continue;
                 }
-                // Whether its tree, its links or its record is left.
-                InStaging::Attempt(attempt) => self.last_sign(attempt)?,
+                InStaging::Attempt(attempt) => match self.last_sign(attempt)? {
+                    Some(last) => last,
+                    None => continue,
+                },
                 InStaging::Temporary(name) | InStaging::OfFirstVersion(name) => {
                     match fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
                         Ok(stat) => since_1970(stat.st_ctime, stat.st_ctime_nsec),

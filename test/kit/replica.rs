@@ -41,8 +41,8 @@ impl Replica {
         self.driver = Driver::start_in(self.client, self.folder.path(), &flags);
     }
 
-    /// How many calls of this kind (`READ`, `OPEN`, …) have been sent to the server, of all its mounts by the one that sent
-    /// most: the kernel counts for all that are alike together.
+    /// How many calls of this kind (`READ`, `OPEN`, …) have been sent to the server, by all its mounts: each has counts of its
+    /// own, for they share no cache.
     pub fn sent(&self, operation: &str) -> u64 {
         let statistics = std::fs::read_to_string("/proc/self/mountstats").expect("the mounts' statistics");
         let own = format!(" mounted on {}/", self.folder.path().display());
@@ -50,12 +50,7 @@ impl Replica {
             let counts = mount.lines().find_map(|line| line.trim().strip_prefix(operation)?.strip_prefix(": "))?;
             counts.split(' ').next()?.parse().ok()
         };
-        statistics
-            .split("\ndevice ")
-            .filter(|mount| mount.contains(&own))
-            .filter_map(of_mount)
-            .max()
-            .unwrap_or_default()
+        statistics.split("\ndevice ").filter(|mount| mount.contains(&own)).filter_map(of_mount).sum()
     }
 
     /// Freezes it: whatever is under way in its kernel ends, and then nothing more happens.

@@ -8,24 +8,34 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::fgetxattr;
+use rustix::fs::{fgetxattr, fstatfs};
 use rustix::io::{Errno, Result};
 
 use crate::tree::attributes::Xattr;
 
+/// What statfs(2) says of NFS.
+const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
 /// There are not many permissions that differ; the bound is for a tree made to differ.
 const MOST: usize = 1024;
 
 /// Permissions of a file or a directory, and the list that goes with them by itself.
 type Plain = (u32, bool, Vec<u8>);
 
-/// The lists that are known to need no setting on one file system.
+/// What is known of one file system: the lists that need no setting there, and whether it is NFS.
 #[derive(Debug, Default)]
-pub struct PlainLists(Mutex<HashSet<Plain>>);
+pub struct FileSystem {
+    plain: Mutex<HashSet<Plain>>,
+    is_nfs: OnceLock<bool>,
+}
 
-impl PlainLists {
+impl FileSystem {
+    /// Whether it is NFS. It is asked once.
+    pub(super) fn is_nfs(&self, entry: impl AsFd) -> bool {
+        *self.is_nfs.get_or_init(|| fstatfs(entry).is_ok_and(|stat| stat.f_type == NFS_SUPER_MAGIC))
+    }
+
     /// Whether a new entry with these permissions has this list by itself, as far as is known.
     pub(super) fn is_plain(&self, mode: u32, is_directory: bool, (_, list): &Xattr) -> bool {
         self.known().contains(&(mode, is_directory, list.clone()))
@@ -56,6 +66,6 @@ impl PlainLists {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashSet<Plain>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

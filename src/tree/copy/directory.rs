@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, chmodat, fchmod, fstat, fstatfs, mkdirat, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, chmodat, fchmod, fstat, mkdirat, openat};
 use rustix::io::{Errno, Result};
 
+use super::acl::FileSystem;
 use super::{Copy, Place, Spot, failed};
 use crate::tree::TreeError;
 use crate::tree::attributes::{Attributes, Xattr, is_user, set_xattrs, xattrs};
@@ -24,8 +25,6 @@ use crate::tree::walk::{self, Node};
 const KEPT: usize = 48;
 /// What a directory needs while its entries are made.
 const WORKABLE: u32 = 0o700;
-/// What statfs(2) says of NFS.
-const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
 /// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
 const LONGEST_PATH: usize = 3800;
 
@@ -174,7 +173,11 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(source: BorrowedFd<'_>, target: Place<'_>) -> std::result::Result<Self, TreeError> {
+    pub(super) fn new(
+        source: BorrowedFd<'_>,
+        target: Place<'_>,
+        file_system: &FileSystem,
+    ) -> std::result::Result<Self, TreeError> {
         let failed = |what| move |errno| failed(what, PathBuf::new(), errno);
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         // Of its own: reading moves a descriptor's position, which the caller's may share with others.
@@ -190,8 +193,7 @@ impl Tree {
         let root = Node::root(State::default());
         root.data.enter(entered);
         // NFS 4.1 asks for no delegation then, whose return is a round trip more for each file.
-        let is_nfs = fstatfs(&source).is_ok_and(|stat| stat.f_type == NFS_SUPER_MAGIC);
-        let of_files = if is_nfs { OFlag::O_DIRECT } else { OFlag::empty() };
+        let of_files = if file_system.is_nfs(&source) { OFlag::O_DIRECT } else { OFlag::empty() };
         Ok(Self { root, open: Arc::new(Open { source, target: place, earlier }), of_files })
     }
 
@@ -383,13 +385,13 @@ impl Copy<'_> {
     ) -> std::result::Result<(), TreeError> {
         let failed = |what| move |errno| failed(what, directory.path(), errno);
         let Entered { attributes, has, is_new, lists, .. } = entered;
-        let is_plain = |list: &&Xattr| *is_new && self.lists.is_plain(attributes.mode, true, list);
+        let is_plain = |list: &&Xattr| *is_new && self.file_system.is_plain(attributes.mode, true, list);
         let lists: Vec<&Xattr> = lists.iter().filter(|list| !is_plain(list)).collect();
         // Before it has its permissions, which may forbid it.
         let opened = if lists.is_empty() { None } else { Some(readable(target).map_err(failed("open the copy of"))?) };
         attributes.set_directory(target, has).map_err(failed("set the owner and the permissions of"))?;
         for (list, opened) in lists.into_iter().zip(opened.iter().cycle()) {
-            let lacks = self.lists.lacks(opened, attributes.mode, true, list, *is_new);
+            let lacks = self.file_system.lacks(opened, attributes.mode, true, list, *is_new);
             if lacks.map_err(failed("read the access control list of the copy of"))? {
                 set_xattrs(opened, [list]).map_err(failed("set the access control list of"))?;
                 // A list says nothing of setgid and the sticky bit, and may drop them.

@@ -192,9 +192,9 @@ impl<'a> Copy<'a> {
                 if is_new {
                     set_xattrs(target, [xattr]).map_err(failed("set the extended attributes of"))?;
                 }
-            } else if !(is_new && self.lists.is_plain(attributes.mode, false, xattr))
+            } else if !(is_new && self.file_system.is_plain(attributes.mode, false, xattr))
                 && self
-                    .lists
+                    .file_system
                     .lacks(target, attributes.mode, false, xattr, is_new)
                     .map_err(failed("read the access control list of the copy of"))?
             {

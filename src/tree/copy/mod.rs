@@ -28,7 +28,7 @@ use nix::fcntl::OFlag;
 use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
-pub use self::acl::PlainLists;
+pub use self::acl::FileSystem;
 use self::data::Ways;
 use self::directory::{Directory, Entered, Kept, Open, Target, Tree};
 pub use self::earlier::Earlier;
@@ -67,7 +67,7 @@ pub struct Place<'a> {
 }
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
-/// The folder of links is removed when all is there. `lists` is what is known of the target's file system.
+/// The folder of links is removed when all is there. `file_system` is what is known of the target's file system.
 ///
 /// # Errors
 /// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV: another
@@ -77,11 +77,11 @@ pub fn tree(
     source: impl AsFd,
     kind: SourceKind,
     target: Place<'_>,
-    lists: &PlainLists,
+    file_system: &FileSystem,
     effort: &Effort,
     progress: &Progress,
 ) -> Result<(), TreeError> {
-    let copy = Copy::new(source.as_fd(), kind, target, lists, progress)?;
+    let copy = Copy::new(source.as_fd(), kind, target, file_system, progress)?;
     let first = Task { directory: Arc::clone(&copy.tree.root), piece: Piece::Read(0) };
     let made_links = copy.run(effort, first)?;
     if made_links { target.links.remove(effort) } else { Ok(()) }
@@ -98,7 +98,7 @@ struct Copy<'a> {
     names: Turns<(u64, CString)>,
     links: links::Folder<'a>,
     ways: Ways,
-    lists: &'a PlainLists,
+    file_system: &'a FileSystem,
     progress: &'a Progress,
     /// In how many directories there are workers.
     busy: AtomicUsize,
@@ -200,18 +200,18 @@ impl<'a> Copy<'a> {
         source: BorrowedFd<'_>,
         kind: SourceKind,
         target: Place<'a>,
-        lists: &'a PlainLists,
+        file_system: &'a FileSystem,
         progress: &'a Progress,
     ) -> Result<Self, TreeError> {
         Ok(Self {
-            tree: Tree::new(source, target)?,
+            tree: Tree::new(source, target, file_system)?,
             kind,
             own: target.own,
             kept: Kept::default(),
             names: Turns::default(),
             links: links::Folder::new(target.links),
             ways: Ways::default(),
-            lists,
+            file_system,
             progress,
             busy: AtomicUsize::new(0),
             failed: Mutex::new(None),

@@ -6,6 +6,7 @@ mod claims;
 mod clients;
 mod copies;
 mod sources;
+mod told;
 mod trash;
 mod volumes;
 mod work;

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, lgetxattr, lsetxattr};
 use rustix::fs::{CWD, Mode, Timespec, Timestamps, XattrFlags, makedev, mkdirat, mknodat, openat, utimensat};
 
 use super::directory::Directory;
-use super::{Copy, Earlier, Links, Piece, Place, PlainLists, Task, tree};
+use super::{Copy, Earlier, FileSystem, Links, Piece, Place, Task, tree};
 use crate::tree::effort::Effort;
 use crate::tree::{Progress, SourceKind, TreeError};
 
@@ -55,7 +55,7 @@ impl Trees {
 
     fn copy_of(&self, kind: SourceKind, workers: usize) -> Result<(), TreeError> {
         self.with_place(|source, place| {
-            tree(source, kind, place, &PlainLists::default(), &Effort::new(workers), &self.progress)
+            tree(source, kind, place, &FileSystem::default(), &Effort::new(workers), &self.progress)
         })
     }
 
@@ -67,7 +67,7 @@ impl Trees {
         first: impl FnOnce(&Arc<Directory>) -> (Arc<Directory>, Piece),
     ) -> Result<(), TreeError> {
         self.with_place(|source, place| {
-            let lists = PlainLists::default();
+            let lists = FileSystem::default();
             let copy = Copy::new(source, kind, place, &lists, &self.progress)?;
             let (directory, piece) = first(&copy.tree.root);
             copy.run(&Effort::new(1), Task { directory, piece }).map(drop)
