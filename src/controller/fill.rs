@@ -16,6 +16,7 @@ use super::found_snapshot::find_snapshot;
 use super::long_work::Attempt;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
+use crate::export::directories::SourceVolume;
 use crate::export::snapshots::{Data, Manifest};
 use crate::export::staging::{Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
@@ -311,17 +312,11 @@ impl OpenVolume {
 
 /// A volume's directory; none if there is no such volume.
 pub(super) fn open_volume(origin: &Export, id: &VolumeId) -> Result<Option<OpenVolume>, ExportError> {
-    let record = origin.record(&id.key())?.filter(|record| is_of(record, id));
-    let Some(subdir) = id.subdir().or_else(|| record.as_ref().map(|record| &record.subdir)) else { return Ok(None) };
-    let (directory, inode) = match origin.open_source(subdir) {
-        Ok(opened) => opened,
-        Err(ExportError::Io { errno: Errno::ENOENT, .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    Ok(Some(OpenVolume {
+    let source = origin.open_source(&id.key(), |record| is_of(record, id), id.subdir())?;
+    Ok(source.map(|SourceVolume { record, subdir, directory, inode }| OpenVolume {
         directory,
-        subdir: subdir.clone(),
+        subdir,
         inode,
-        size_bytes: record.as_ref().map_or(0, |record| record.capacity_bytes),
+        size_bytes: record.map_or(0, |record| record.capacity_bytes),
     }))
 }

@@ -126,6 +126,12 @@ impl Export {
         self.read_record_in(&volumes, &name)
     }
 
+    /// The record that the mount for trees has under a volume's name: it may be one that was moved away. So it counts only
+    /// together with the directory whose number it tells.
+    pub(super) fn known_record(&self, key: &RecordKey) -> Option<Record> {
+        self.read_record_in(&self.tree_layout().ok()?.volumes, &file_name(key)).ok()?
+    }
+
     /// Reads a record of any name; none if there is no such file.
     pub(super) fn read_record_in(&self, folder: &OwnedFd, name: &str) -> Result<Option<Record>, ExportError> {
         self.open_record(folder, name)?.map(|file| self.parse(name, &file)).transpose()

@@ -9,9 +9,11 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
+use super::catalog::Record;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::{self, Attributes, DEFAULT_MODE, descend};
+use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// How often a directory on the way may go while it is used.
@@ -26,6 +28,19 @@ pub struct MadeDirectory {
     pub had_content: bool,
     /// Whether it was made just now.
     pub is_new: bool,
+}
+
+/// A volume that is going to be read.
+#[derive(Debug)]
+pub struct SourceVolume {
+    /// Its record, if it has one.
+    pub record: Option<Record>,
+    /// Where its directory is.
+    pub subdir: SubDir,
+    /// The directory, open for reading.
+    pub directory: OwnedFd,
+    /// The directory's number.
+    pub inode: u64,
 }
 
 /// The directory that `components` lead to below `top`; none where there is none.
@@ -160,21 +175,38 @@ impl Export {
         Ok((directory, inode))
     }
 
-    /// The same of a directory that is going to be read. It is the one that the mount for trees remembers:
-    /// [`Export::is_in_place`] tells afterwards whether it still was the volume's.
+    /// A volume's record and its directory, which is going to be read, with its number. They are the ones that the mount for
+    /// trees remembers, if they belong together: [`Export::is_in_place`] tells afterwards whether they still were the
+    /// volume's.
     ///
     /// # Errors
-    /// As [`Export::open_directory`].
-    pub fn open_source(&self, subdir: &SubDir) -> Result<(OwnedFd, u64), ExportError> {
-        let components: Vec<&str> = subdir.components().collect();
-        let opened = open_below(self.tree_root(), &components).and_then(|directory| {
-            let inode = fstat(&directory)?.st_ino;
-            Ok((directory, inode))
-        });
-        match opened {
-            Ok(opened) => Ok(opened),
-            // As that mount remembers.
-            Err(_) => self.open_directory(subdir),
+    /// ENOENT where there is no such directory; where the server fails, a link is in the way, or the record cannot be read.
+    pub fn open_source(
+        &self,
+        key: &RecordKey,
+        is_its: impl Fn(&Record) -> bool,
+        subdir: Option<&SubDir>,
+    ) -> Result<Option<SourceVolume>, ExportError> {
+        if let Some(record) = self.known_record(key).filter(&is_its)
+            && let Ok(directory) = open_below(self.tree_root(), &record.subdir.components().collect::<Vec<_>>())
+            && let Ok(stat) = fstat(&directory)
+            && record.inode == Some(stat.st_ino)
+        {
+            return Ok(Some(SourceVolume {
+                subdir: record.subdir.clone(),
+                record: Some(record),
+                directory,
+                inode: stat.st_ino,
+            }));
+        }
+        let record = self.record(key)?.filter(is_its);
+        let Some(subdir) = subdir.or_else(|| record.as_ref().map(|record| &record.subdir)).cloned() else {
+            return Ok(None);
+        };
+        match self.open_directory(&subdir) {
+            Ok((directory, inode)) => Ok(Some(SourceVolume { record, subdir, directory, inode })),
+            Err(ExportError::Io { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

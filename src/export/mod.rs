@@ -12,7 +12,7 @@ pub mod catalog;
 pub mod check;
 pub mod claims;
 mod clock;
-mod directories;
+pub mod directories;
 mod error;
 mod first_version;
 pub mod holder;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, chmodat, fchmod, fstat, mkdirat, openat};
-use rustix::io::{Errno, Result};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, chmodat, fchmod, fstat, mkdirat, openat, seek};
+use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
 
 use super::acl::FileSystem;
 use super::{Copy, Place, Spot, failed};
@@ -179,10 +179,10 @@ impl Tree {
         file_system: &FileSystem,
     ) -> std::result::Result<Self, TreeError> {
         let failed = |what| move |errno| failed(what, PathBuf::new(), errno);
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        // Of its own: reading moves a descriptor's position, which the caller's may share with others.
-        let source = walk::open(source, ".", flags, 0).map_err(failed("open"))?;
-        let place = walk::open(target.directory, ".", flags, 0).map_err(failed("open the copy of"))?;
+        // The same as the caller's, not opened again: that would be a call to the server each.
+        let source = own(source).map_err(failed("open"))?;
+        let place = own(target.directory).map_err(failed("open the copy of"))?;
+        seek(&source, SeekFrom::Start(0)).map_err(failed("read"))?;
         let stat = fstat(&source).map_err(failed("look at"))?;
         let xattrs = xattrs(&source).map_err(failed("read the extended attributes of"))?;
         let earlier = target.earlier.and_then(|earlier| earlier_directory(earlier.directory, c"."));
@@ -337,6 +337,10 @@ pub(super) fn make(spot: &Spot<'_>, mode: u32) -> std::result::Result<Option<(Ow
 /// is none: nothing depends on it.
 pub(super) fn earlier_directory(above: impl AsFd, name: &CStr) -> Option<OwnedFd> {
     walk::open(above, walk::as_path(name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0).ok()
+}
+
+fn own(descriptor: BorrowedFd<'_>) -> Result<OwnedFd> {
+    fcntl_dupfd_cloexec(descriptor, 0)
 }
 
 /// Sets the users' extended attributes of a directory that is opened as a place only.

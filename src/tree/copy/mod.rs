@@ -67,7 +67,7 @@ pub struct Place<'a> {
 }
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
-/// The folder of links is removed when all is there. `file_system` is what is known of the target's file system.
+/// `source` is open for reading, and from its beginning; its position moves. The folder of links is removed when all is there. `file_system` is what is known of the target's file system.
 ///
 /// # Errors
 /// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV: another
