@@ -194,7 +194,13 @@ impl Export {
     pub fn throw_away_snapshot(&self, key: &RecordKey) -> Result<Option<TrashName>, ExportError> {
         let layout = self.layout()?;
         let name = TrashName::new(Kind::Snapshot, key.clone(), self.now(), Duration::ZERO);
-        match beneath::rename(&layout.snapshots, key.to_string().as_str(), &layout.trash, name.to_string().as_str()) {
+        let (from, to) = (key.to_string(), name.to_string());
+        // First in the mount that has made it, or is going to free it.
+        let trees = self.tree_layout()?;
+        if beneath::rename(&trees.snapshots, &from, &trees.trash, &to).is_ok() {
+            return Ok(Some(name));
+        }
+        match beneath::rename(&layout.snapshots, &from, &layout.trash, &to) {
             Ok(()) => Ok(Some(name)),
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("move to the trash", key.to_string(), errno)),

@@ -186,7 +186,8 @@ impl<'a> Removal<'a> {
         for _ in 0..ROUNDS {
             let left = match self.empty(tree, worker) {
                 Ok(left @ (Left::Directories | Left::Pending)) => return left,
-                Ok(Left::Nothing) => None,
+                // The last: or so it seems. Whether it is gone is told when it is removed.
+                Ok(Left::Nothing) | Err(Errno::ESTALE) => None,
                 Ok(Left::Entry(failure)) => Some(failure),
                 // It was no directory when it was found.
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {
@@ -194,14 +195,16 @@ impl<'a> Removal<'a> {
                     return removed.map_or_else(failed, |()| Left::Nothing);
                 }
                 // Another controller removes the same tree.
-                Err(Errno::ENOENT | Errno::ESTALE) => return Left::Nothing,
+                Err(Errno::ENOENT) => return Left::Nothing,
                 Err(errno) => return failed(errno),
             };
             match (self.remove(tree, worker), left) {
                 (Ok(()) | Err(Errno::ENOENT), _) => return Left::Nothing,
+                // So is what it was in.
+                (Err(Errno::ESTALE), _) if matches!(tree.at, At::Within(_)) => return Left::Nothing,
                 (Err(_), Some(failure)) => return Left::Entry(failure),
                 // Something was added meanwhile.
-                (Err(Errno::ENOTEMPTY | Errno::EEXIST), None) => {}
+                (Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ESTALE), None) => {}
                 (Err(errno), None) => return failed(errno),
             }
         }
@@ -232,7 +235,8 @@ impl<'a> Removal<'a> {
     /// Removes a directory's entries. The directories among them become tasks.
     fn empty(&self, tree: &Tree, worker: &Worker<'_, '_, Self>) -> Result<Left> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-        let directory = match self.at(tree, |place, name| beneath::open(place, name, flags, Mode::empty())) {
+        let open = || self.at(tree, |place, name| beneath::open(place, name, flags, Mode::empty()));
+        let directory = match beneath::settled(open) {
             Ok(directory) => directory,
             Err(Errno::ENOENT) => return Ok(Left::Nothing),
             Err(errno) => return Err(errno),
