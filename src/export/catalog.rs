@@ -126,10 +126,11 @@ impl Export {
         self.read_record_in(&volumes, &name)
     }
 
-    /// The record that the mount for trees has under a volume's name: it may be one that was moved away. So it counts only
-    /// together with the directory whose number it tells.
+    /// The record that the mount for trees has under a volume's name, which costs a call less where it remembers the name: it
+    /// may be one that was moved away since. So nothing is decided by it alone.
     pub(super) fn known_record(&self, key: &RecordKey) -> Option<Record> {
-        self.read_record_in(&self.tree_layout().ok()?.volumes, &file_name(key)).ok()?
+        let volumes = self.known_folder(Folder::Volumes)?;
+        self.read_record_in(&volumes, &file_name(key)).ok()?
     }
 
     /// Reads a record of any name; none if there is no such file.
@@ -288,7 +289,10 @@ impl Listed for Record {
     }
 
     fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
-        export.read_record_in(folder, &file_name(key))
+        match export.known_record(key) {
+            Some(record) => Ok(Some(record)),
+            None => export.read_record_in(folder, &file_name(key)),
+        }
     }
 }
 

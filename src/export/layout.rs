@@ -119,6 +119,17 @@ impl Export {
     }
 }
 
+impl Export {
+    /// The same in the mount for trees.
+    pub(super) fn known_folder(&self, folder: Folder) -> Option<OwnedFd> {
+        match (self.tree_layout.get(), folder) {
+            (Some(layout), Folder::Volumes) => layout.volumes.try_clone().ok(),
+            (Some(layout), Folder::Snapshots) => layout.snapshots.try_clone().ok(),
+            (None, folder) => descend(self.tree_root(), &[RESERVED, folder.name()], None).ok(),
+        }
+    }
+}
+
 /// Those of them in which trees are worked on, open in the mount for that. What this driver itself puts there is put there,
 /// and taken away, in this mount: the server finds what has a name, and the client, which knows it, need not ask first.
 #[derive(Debug)]
