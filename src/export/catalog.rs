@@ -167,11 +167,8 @@ impl Export {
     pub(super) fn publish_record(&self, file: &OwnedFd, from: &str, key: &RecordKey) -> Result<Created, ExportError> {
         let (layout, name) = (self.layout()?, file_name(key));
         let linked = match link(file, &self.tree_layout()?.volumes, &name) {
-            Err(Errno::EEXIST) => match self.record(key)? {
-                Some(record) => return Ok(Created::Before(Box::new(record))),
-                // That mount remembers one that is gone.
-                None => linkat(&layout.staging, from, &layout.volumes, name.as_str(), AtFlags::empty()),
-            },
+            // That mount may remember one that is gone: the server is asked.
+            Err(Errno::EEXIST) => linkat(&layout.staging, from, &layout.volumes, name.as_str(), AtFlags::empty()),
             linked => linked,
         };
         self.linked(linked, key)
@@ -235,12 +232,8 @@ impl Export {
     /// Where the server fails.
     pub fn remove_record(&self, key: &RecordKey) -> Result<(), ExportError> {
         let name = file_name(key);
-        // What a mount remembers is not there may be there.
-        match remove_known(&self.tree_layout()?.volumes, &name) {
-            Ok(()) => Ok(()),
-            Err(_) => remove(&self.layout()?.volumes, &name),
-        }
-        .map_err(|errno| self.failed("remove the record", name, errno))
+        remove_known(&self.tree_layout()?.volumes, &self.layout()?.volumes, &name)
+            .map_err(|errno| self.failed("remove the record", name, errno))
     }
 
     /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call at a
@@ -335,9 +328,10 @@ pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
 
-/// Removes a file in the mount that remembers names: ENOENT where it remembers that there is none.
-pub(super) fn remove_known(folder: &OwnedFd, name: &str) -> nix::Result<()> {
-    unlinkat(folder, name, UnlinkatFlags::NoRemoveDir)
+/// Removes a file by way of the mount that remembers names (`known`), where that is one call to the server. What it remembers
+/// is not there may be there: then by way of the other (`folder`). None is success.
+pub(super) fn remove_known(known: &OwnedFd, folder: &OwnedFd, name: &str) -> nix::Result<()> {
+    unlinkat(known, name, UnlinkatFlags::NoRemoveDir).or_else(|_| remove(folder, name))
 }
 
 /// Removes a file; none is success.

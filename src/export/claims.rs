@@ -18,8 +18,7 @@ use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::catalog::Record;
-use super::clock::since_1970;
-use super::directories::reach;
+use super::directories::{despite_rivals, reach};
 use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::beneath;
@@ -51,8 +50,6 @@ pub(super) struct Claim {
     pub(super) age: Duration,
 }
 
-/// A rival may remove a folder that became empty while this one is about to use it.
-const TRIES: u32 = 5;
 /// How the names of claims, of folders, of claims that are being taken back, and of notes begin.
 const CLAIM: &str = "v.";
 const FOLDER: &str = "d.";
@@ -66,19 +63,15 @@ impl Export {
     /// Where the server fails.
     pub fn claim(&self, subdir: &SubDir, key: &RecordKey, owner: Option<&str>) -> Result<(), ExportError> {
         let folders = folders(subdir);
-        let failed = |errno| self.failed("claim", subdir.to_string(), errno);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let claimed = descend(&self.layout()?.subdirs, &names(&folders), Some(Mode::S_IRWXU))
-                .map_err(|(_, errno)| errno)
-                .and_then(|folder| mkdirat(&folder, claim_name(key, owner).as_str(), Mode::S_IRWXU));
-            match claimed {
-                Ok(()) | Err(Errno::EEXIST) => return Ok(()),
-                Err(Errno::ENOENT | Errno::ESTALE) if tries < TRIES => {}
-                Err(Errno::ENOENT | Errno::ESTALE) => return Err(self.contended("claim", subdir.to_string())),
-                Err(errno) => return Err(failed(errno)),
-            }
+        let (top, claim) = (&self.layout()?.subdirs, claim_name(key, owner));
+        let claimed = despite_rivals(|| {
+            let folder = descend(top, &names(&folders), Some(Mode::S_IRWXU))?;
+            mkdirat(&folder, claim.as_str(), Mode::S_IRWXU).map_err(|errno| (claim.clone(), errno))
+        });
+        match claimed {
+            Ok(()) | Err((_, Errno::EEXIST)) => Ok(()),
+            Err((_, Errno::ENOENT | Errno::ESTALE)) => Err(self.contended("claim", subdir.to_string())),
+            Err((_, errno)) => Err(self.failed("claim", subdir.to_string(), errno)),
         }
     }
 
@@ -209,7 +202,7 @@ impl Export {
         let failed = |errno| self.failed("sweep", "subdirs", errno);
         self.each_of_subdirs(|path, folder, found| {
             for name in found {
-                let is_old = || self.age(folder, name) >= Some(retention);
+                let is_old = || self.age_in(folder, name) >= Some(retention);
                 if let Some((key, _)) = claimant(name) {
                     if matches!(self.record(&key), Ok(None)) && is_old() {
                         self.take_back(path, name, &key).map_err(failed)?;
@@ -241,7 +234,7 @@ impl Export {
                     path.iter().map(|folder| folder.strip_prefix(FOLDER).unwrap_or(folder)).collect();
                 // A folder of this name a hand must have made.
                 let Ok(subdir) = SubDir::parse(&components.join("/")) else { continue };
-                let age = self.age(folder, name).unwrap_or_default();
+                let age = self.age_in(folder, name).unwrap_or_default();
                 claims.push(Claim { subdir, key, owner, age });
             }
             Ok(())
@@ -250,9 +243,9 @@ impl Export {
     }
 
     /// How long ago something in a folder was changed, by the server's clock; none if it is gone.
-    fn age(&self, folder: &OwnedFd, name: &str) -> Option<Duration> {
+    fn age_in(&self, folder: &OwnedFd, name: &str) -> Option<Duration> {
         let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-        Some(self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)))
+        Some(self.age(&stat))
     }
 
     /// Shows every folder in `subdirs/`, with its path, open, and what is in it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{Mode, UtimensatFlags, fstatat, utimensat};
+use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fstatat, utimensat};
 use nix::sys::time::TimeSpec;
 
 use super::{Export, ExportError};
@@ -88,8 +88,20 @@ impl Export {
     }
 }
 
+impl Export {
+    /// How long ago an entry was changed, by the server's clock.
+    pub(super) fn age(&self, entry: &FileStat) -> Duration {
+        self.now().saturating_sub(changed_at(entry))
+    }
+}
+
+/// When an entry was changed.
+pub(super) fn changed_at(entry: &FileStat) -> Duration {
+    since_1970(entry.st_ctime, entry.st_ctime_nsec)
+}
+
 /// A time as stat(2) has it.
-pub(super) fn since_1970(seconds: i64, nanoseconds: i64) -> Duration {
+fn since_1970(seconds: i64, nanoseconds: i64) -> Duration {
     Duration::new(u64::try_from(seconds).unwrap_or_default(), u32::try_from(nanoseconds).unwrap_or_default())
 }
 

@@ -7,16 +7,16 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::catalog::Record;
 use super::{Export, ExportError};
 use crate::beneath;
+use crate::tree::look_again;
 use crate::tree::make::{self, Attributes, DEFAULT_MODE, descend};
 use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
-/// How often a directory on the way may go while it is used.
+/// How often a directory on the way may be removed while it is used.
 const TRIES: u32 = 5;
 
 /// A volume's directory as it was made or found.
@@ -52,6 +52,17 @@ pub(super) fn reach(top: impl AsFd, components: &[&str]) -> nix::Result<Option<O
     }
 }
 
+/// Does something again for which a directory on the way was removed: a rival removes those that become empty.
+pub(super) fn despite_rivals<T>(mut work: impl FnMut() -> Result<T, (String, Errno)>) -> Result<T, (String, Errno)> {
+    for _ in 1..TRIES {
+        match work() {
+            Err((_, Errno::ENOENT | Errno::ESTALE)) => {}
+            done => return done,
+        }
+    }
+    work()
+}
+
 impl Export {
     /// Makes a volume's directory and those on the way, or takes the one that is there, and gives it its attributes.
     ///
@@ -64,14 +75,9 @@ impl Export {
             let path = if component == path { path } else { format!("{path} (at {component})") };
             self.failed("make the directory", path, errno)
         };
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.try_to_make(&components, attributes) {
-                Err((_, Errno::ENOENT | Errno::ESTALE)) if tries < TRIES => {}
-                Err((_, Errno::ENOENT | Errno::ESTALE)) => return Err(self.contended("make", subdir.to_string())),
-                made => return made.map_err(failed),
-            }
+        match despite_rivals(|| self.try_to_make(&components, attributes)) {
+            Err((_, Errno::ENOENT | Errno::ESTALE)) => Err(self.contended("make", subdir.to_string())),
+            made => made.map_err(failed),
         }
     }
 
@@ -81,9 +87,8 @@ impl Export {
         let parent = self.make_parents(parents)?;
         let mode = Mode::from_bits_truncate(attributes.mode.unwrap_or(DEFAULT_MODE));
         // At the top of the share in the mount that remembers names: so what was just made need not be looked up.
-        let quick = if parents.is_empty() { self.tree_root() } else { self.root() };
-        if parents.is_empty() && mkdirat(quick, *last, mode).is_ok() {
-            let directory = beneath::open_dir(quick, *last).map_err(named)?;
+        if parents.is_empty() && mkdirat(self.tree_root(), *last, mode).is_ok() {
+            let directory = beneath::open_dir(self.tree_root(), *last).map_err(named)?;
             return finish_directory(&directory, attributes, true).map_err(named);
         }
         let is_new = match mkdirat(&parent, *last, mode) {
@@ -118,8 +123,7 @@ impl Export {
 
     /// The directory that a volume's is in, made if it is missing, in the mount for trees.
     pub(super) fn place_of_new(&self, subdir: &SubDir) -> Result<OwnedFd, ExportError> {
-        let components: Vec<&str> = subdir.components().collect();
-        let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
+        let parents: Vec<&str> = subdir.parents().collect();
         let failed = |component: String, errno| match errno {
             Errno::ENOENT | Errno::ESTALE => self.contended("make", component),
             errno => self.failed("make the directory", component, errno),
@@ -128,9 +132,9 @@ impl Export {
         if parents.is_empty() {
             return descend(self.tree_root(), &[], None).map_err(|(_, errno)| of_all(errno));
         }
-        let made = self.make_parents(parents).map_err(|(component, errno)| failed(component, errno))?;
+        let made = self.make_parents(&parents).map_err(|(component, errno)| failed(component, errno))?;
         let inode = fstat(made).map_err(of_all)?.st_ino;
-        self.open_in_trees(parents, inode).map_err(of_all)
+        self.open_in_trees(&parents, inode).map_err(of_all)
     }
 
     /// The inode number of a volume's directory; none if there is no directory.
@@ -139,11 +143,15 @@ impl Export {
     /// Where the server fails, or a link or a file is in the way.
     pub fn inode_of(&self, subdir: &SubDir) -> Result<Option<u64>, ExportError> {
         let components: Vec<&str> = subdir.components().collect();
-        let found = beneath::settled(|| match reach(self.root(), &components)? {
-            Some(directory) => fstat(directory).map(|stat| Some(stat.st_ino)),
-            None => Ok(None),
+        let found = beneath::settled(|| {
+            let directory = descend(self.root(), &components, None).map_err(|(_, errno)| errno)?;
+            fstat(directory).map(|stat| stat.st_ino)
         });
-        found.map_err(|errno| self.failed("look for", subdir.to_string(), errno))
+        match found {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("look for", subdir.to_string(), errno)),
+        }
     }
 
     /// Whether a volume's directory is there.
@@ -175,12 +183,12 @@ impl Export {
         Ok((directory, inode))
     }
 
-    /// A volume's record and its directory, which is going to be read, with its number. They are the ones that the mount for
+    /// A volume's record and its directory, which is going to be read; none if there is no such volume. They are the ones that the mount for
     /// trees remembers, if they belong together: [`Export::is_in_place`] tells afterwards whether they still were the
     /// volume's.
     ///
     /// # Errors
-    /// ENOENT where there is no such directory; where the server fails, a link is in the way, or the record cannot be read.
+    /// Where the server fails, a link is in the way, or the record cannot be read.
     pub fn open_source(
         &self,
         key: &RecordKey,
@@ -243,7 +251,7 @@ impl Export {
         for depth in 0..components.len() {
             let Ok(directory) = descend(self.tree_root(), &components[..depth], None) else { return };
             // What is remembered of the names in a directory holds until the directory is found to have changed.
-            let _ = statx(directory, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+            let _ = look_again(directory);
         }
     }
 }

@@ -7,7 +7,6 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{Mode, fstatat};
 
 use super::catalog::{self, Created, Record};
-use super::clock::since_1970;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::name::RecordKey;
@@ -46,7 +45,7 @@ impl Export {
         let is_prepared = |name: &&str| name.strip_prefix('.').is_some_and(|name| name.strip_suffix(".new").is_some());
         for name in names.iter().filter_map(|name| name.to_str()).filter(is_prepared) {
             match fstatat(volumes, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) >= retention => {
+                Ok(stat) if self.age(&stat) >= retention => {
                     catalog::remove(volumes, name).map_err(|errno| self.failed("remove", name, errno))?;
                 }
                 _ => {}

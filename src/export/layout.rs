@@ -17,9 +17,10 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
-use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
+use rustix::fs::Statx;
 
 use super::{Export, ExportError};
+use crate::tree::look_again;
 use crate::tree::make::descend;
 use crate::volume::subdir::RESERVED;
 
@@ -74,24 +75,18 @@ impl Layout {
         let top = descend(export.root(), &[RESERVED], own()).map_err(failed)?;
         keep_private(&top).map_err(|errno| export.failed("make private the folder", RESERVED, errno))?;
         let open = |name: &str| descend(&top, &[name], own()).map_err(failed);
-        let folders = Self {
-            volumes: open(Folder::Volumes.name())?,
-            subdirs: open("subdirs")?,
-            snapshots: open(Folder::Snapshots.name())?,
-            staging: open(STAGING)?,
-            trash: open(TRASH)?,
-            inode: 0,
-            counts_directories: false,
-            top,
-        };
+        let [volumes, snapshots] = [Folder::Volumes, Folder::Snapshots].map(|folder| open(folder.name()));
+        let [subdirs, staging, trash] = ["subdirs", STAGING, TRASH].map(open);
+        let (volumes, snapshots, subdirs, staging, trash) = (volumes?, snapshots?, subdirs?, staging?, trash?);
         // When all of them are there.
-        let stat = look_again(&folders.top).map_err(|errno| export.failed("look at the folder", RESERVED, errno))?;
-        Ok(Self { inode: stat.stx_ino, counts_directories: stat.stx_nlink >= 2 + FOLDERS, ..folders })
+        let stat = look(&top).map_err(|errno| export.failed("look at the folder", RESERVED, errno))?;
+        let counts_directories = stat.stx_nlink >= 2 + FOLDERS;
+        Ok(Self { top, inode: stat.stx_ino, counts_directories, volumes, subdirs, snapshots, staging, trash })
     }
 
     /// Whether a folder is sure to hold no directory, in one call to the server.
     pub(super) fn has_no_directory(&self, folder: &OwnedFd) -> nix::Result<bool> {
-        Ok(self.counts_directories && look_again(folder)?.stx_nlink == 2)
+        Ok(self.counts_directories && look(folder)?.stx_nlink == 2)
     }
 
     fn folder(&self, folder: Folder) -> &OwnedFd {
@@ -156,10 +151,8 @@ impl TreeLayout {
     }
 }
 
-/// What the server says of a folder now.
-fn look_again(folder: &OwnedFd) -> nix::Result<Statx> {
-    statx(folder, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
-        .map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+fn look(folder: &OwnedFd) -> nix::Result<Statx> {
+    look_again(folder).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 /// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.

@@ -286,7 +286,7 @@ impl Export {
         &self.shared.effort
     }
 
-    /// The access control lists that need no setting here.
+    /// What is known of its file system.
     #[must_use]
     pub fn file_system(&self) -> &FileSystem {
         &self.file_system

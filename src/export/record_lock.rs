@@ -8,7 +8,6 @@ use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::attempt_name::LOCKS;
-use super::clock::since_1970;
 use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::volume::name::RecordKey;
@@ -29,7 +28,7 @@ impl Export {
             Err(errno) => return Err(failed(errno)),
         }
         let Ok(stat) = fstatat(staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { return Ok(false) };
-        if self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) < silence {
+        if self.age(&stat) < silence {
             return Ok(false);
         }
         // One takes it away, whoever else sees that it is old too.

@@ -32,7 +32,7 @@ use nix::sys::time::TimeSpec;
 use super::attempt_name::{ASKED, BEAT, COMPANIONS, LINKS, OLD, RECORD, RECORDS};
 pub use super::attempt_name::{AttemptName, StagingName};
 use super::catalog::{self, Created, Record};
-use super::clock::since_1970;
+use super::clock::changed_at;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
@@ -258,7 +258,7 @@ impl Export {
                 break;
             }
             match fstatat(&self.layout()?.staging, name.companion(part).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) => last = last.max(Some(since_1970(stat.st_ctime, stat.st_ctime_nsec))),
+                Ok(stat) => last = last.max(Some(changed_at(&stat))),
                 Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(self.failed("look at", name.companion(part), errno)),
             }
@@ -318,9 +318,7 @@ impl Export {
             return Ok(None);
         }
         self.touch_staged(&name.companion(BEAT))?;
-        let asked = look(&name.companion(ASKED))?;
-        let asked = asked.map(|stat| self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)));
-        Ok(Some(Kept { asked }))
+        Ok(Some(Kept { asked: look(&name.companion(ASKED))?.map(|stat| self.age(&stat)) }))
     }
 
     /// Sets a file's times to the server's, and makes it if it is missing.
@@ -382,9 +380,10 @@ impl Export {
         let parts = [(has_beat, BEAT), (has_beat, ASKED), (staged.old.is_some(), OLD), (staged.is_volume(), RECORD)];
         for (_, part) in parts.iter().filter(|(is_there, _)| *is_there) {
             let name = staged.name.companion(part);
-            // Where it was made, and is known.
-            let is_gone = *part == RECORD && catalog::remove_known(&self.tree_layout()?.staging, &name).is_ok();
-            if !is_gone {
+            if *part == RECORD {
+                let removed = catalog::remove_known(&self.tree_layout()?.staging, &self.layout()?.staging, &name);
+                removed.map_err(|errno| self.failed("remove", name, errno))?;
+            } else {
                 self.discard(&name)?;
             }
         }

@@ -7,7 +7,7 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 
 use super::attempt_name::{AttemptName, is_of_first_version, is_temporary};
-use super::clock::since_1970;
+use super::clock::changed_at;
 use super::{Export, ExportError};
 
 /// How long a record or a lock is left alone. They are there for a few calls to the server; whoever sleeps for longer finds
@@ -67,7 +67,7 @@ impl Export {
                 },
                 InStaging::Temporary(name) | InStaging::OfFirstVersion(name) => {
                     match fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                        Ok(stat) => since_1970(stat.st_ctime, stat.st_ctime_nsec),
+                        Ok(stat) => changed_at(&stat),
                         Err(Errno::ENOENT) => continue,
                         Err(errno) => return Err(self.failed("look at", name, errno)),
                     }

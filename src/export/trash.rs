@@ -55,8 +55,8 @@ pub struct Trash {
     pub due: Vec<TrashName>,
     /// The directories that were below something while it was freed, by their names.
     pub rests: HashMap<TrashName, Vec<String>>,
-    /// Records and notes of what is gone, by their names.
-    pub left: Vec<String>,
+    /// Records and notes of what is gone: of what, and their names.
+    pub left: Vec<(TrashName, String)>,
     /// What a later version put there.
     pub unknown: Vec<String>,
 }
@@ -163,10 +163,9 @@ impl Export {
 
     pub(super) fn move_to(&self, source: &OwnedFd, name: &str, to: &SubDir) -> Result<Moved, ExportError> {
         let failed = |errno| self.failed("rename", format!("{name} to {to}"), errno);
-        let components: Vec<&str> = to.components().collect();
-        let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
         let mode = Mode::from_bits_truncate(DEFAULT_MODE);
-        let place = descend(self.root(), parents, Some(mode)).map_err(|(_, errno)| failed(errno))?;
+        let place =
+            descend(self.root(), &to.parents().collect::<Vec<_>>(), Some(mode)).map_err(|(_, errno)| failed(errno))?;
         // rename(2) replaces an empty directory, and NFS has no RENAME_NOREPLACE.
         match beneath::open(&place, to.file_name(), OFlag::O_PATH, Mode::empty()) {
             Err(Errno::ENOENT) => {}
@@ -213,7 +212,7 @@ impl Export {
         let of_gone: Vec<TrashName> = trash.rests.keys().filter(|entry| !whole.contains(entry)).cloned().collect();
         trash.due.extend(of_gone);
         let all: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
-        trash.left.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)).map(|(_, name)| name));
+        trash.left.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)));
         trash.kept.sort_unstable_by_key(|name| name.deleted_at);
         trash.due.sort_unstable_by_key(|name| name.deleted_at);
         Ok(Some(trash))
@@ -235,8 +234,6 @@ impl Export {
 
     /// The directory that holds a volume's directory; none if it is not there.
     fn parent(&self, subdir: &SubDir) -> nix::Result<Option<OwnedFd>> {
-        let components: Vec<&str> = subdir.components().collect();
-        let parents = components.split_last().map_or(&[][..], |(_, parents)| parents);
-        reach(self.root(), parents)
+        reach(self.root(), &subdir.parents().collect::<Vec<_>>())
     }
 }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::catalog::{self, Record};
 use super::claims::Claims;
-use super::clock::{since_1970, system_time};
+use super::clock::system_time;
 use super::trash::Trash;
-use super::trash_name::{Kind, Part, TrashName};
+use super::trash_name::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::remove;
@@ -197,19 +197,11 @@ impl Export {
     pub fn sweep_trash(&self, trash: &Trash) -> Result<(), ExportError> {
         let folder = &self.layout()?.trash;
         let stat = |name: &str| fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-        for name in &trash.left {
-            let is_left = match Part::of(name) {
-                Part::Record(entry) | Part::Failed(entry) => {
-                    // The list was not of one moment.
-                    let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
-                    let is_old = |stat: nix::sys::stat::FileStat| {
-                        self.now().saturating_sub(since_1970(stat.st_ctime, stat.st_ctime_nsec)) > RESTS
-                    };
-                    is_alone && (entry.keep_until == 0 || stat(name).is_ok_and(is_old))
-                }
-                Part::Entry(_) | Part::Rest(_) | Part::Unknown => false,
-            };
-            if is_left {
+        for (entry, name) in &trash.left {
+            // The list was not of one moment.
+            let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
+            let is_old = || stat(name).is_ok_and(|stat| self.age(&stat) > RESTS);
+            if is_alone && (entry.keep_until == 0 || is_old()) {
                 self.free_rest(name)?;
             }
         }

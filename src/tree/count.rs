@@ -4,7 +4,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,8 +18,6 @@ use super::walk::{self, Node};
 
 /// Directories that are open at once, about.
 const OPEN: usize = 256;
-/// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
-const LONGEST_PATH: usize = 3800;
 
 /// How many entries of whatever kind are in the directory `root`, at any depth; the directory itself is not counted.
 ///
@@ -108,22 +106,9 @@ impl Count<'_> {
     }
 }
 
-/// Opens a directory by its path from the root, in pieces that the kernel takes.
-fn open(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
-    let (mut at, mut piece) = (None::<OwnedFd>, PathBuf::new());
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
-    for name in path {
-        if piece.as_os_str().len() + name.len() >= LONGEST_PATH {
-            at =
-                Some(walk::open(at.as_ref().map_or(root, AsFd::as_fd), &piece, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?);
-            piece.clear();
-        }
-        piece.push(name);
-    }
-    if piece.as_os_str().is_empty() {
-        piece.push(".");
-    }
-    match walk::open(at.as_ref().map_or(root, AsFd::as_fd), &piece, flags, 0) {
+/// Opens a directory by its path.
+fn open(from: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    match walk::follow(from, &walk::paths(path.iter().map(Path::new)), OFlag::O_RDONLY) {
         Err(Errno::LOOP) => Err(Errno::NOTDIR),
         opened => opened,
     }
@@ -131,6 +116,8 @@ fn open(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]

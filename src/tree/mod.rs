@@ -9,6 +9,8 @@ pub mod make;
 pub mod remove;
 mod walk;
 
+pub use self::walk::look_again;
+
 use std::ffi::CStr;
 use std::fmt;
 use std::path::PathBuf;

@@ -2,14 +2,14 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use rustix::fs::{FileType, RawDir, SeekFrom, seek, tell};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags, seek, statx, tell};
 use rustix::io::{Errno, Result};
 
 use crate::beneath;
@@ -74,6 +74,39 @@ impl<T> Drop for Node<T> {
             next = last.above.take();
         }
     }
+}
+
+/// Asks the server for what is known of an open entry, whatever this client remembers.
+///
+/// # Errors
+/// Where the server fails; ESTALE where the entry is gone.
+pub fn look_again(entry: impl AsFd) -> Result<Statx> {
+    statx(entry, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
+}
+
+/// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
+const LONGEST_PATH: usize = 3800;
+
+/// The way that names lead, in paths that the kernel takes.
+pub(super) fn paths<'a>(names: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for name in names {
+        match paths.last_mut() {
+            Some(path) if path.as_os_str().len() + name.as_os_str().len() < LONGEST_PATH => path.push(name),
+            _ => paths.push(name.to_owned()),
+        }
+    }
+    paths
+}
+
+/// Opens the directory that [`paths`] lead to.
+pub(super) fn follow(from: BorrowedFd<'_>, paths: &[PathBuf], flags: OFlag) -> Result<OwnedFd> {
+    let Some((last, before)) = paths.split_last() else { return open(from, ".", flags | OFlag::O_DIRECTORY, 0) };
+    let mut at: Option<OwnedFd> = None;
+    for path in before {
+        at = Some(open(at.as_ref().map_or(from, AsFd::as_fd), path, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?);
+    }
+    open(at.as_ref().map_or(from, AsFd::as_fd), last, flags | OFlag::O_DIRECTORY, 0)
 }
 
 /// A name as a path.

@@ -47,6 +47,11 @@ impl SubDir {
         self.0.split('/')
     }
 
+    /// The components of the directory that it is in.
+    pub fn parents(&self) -> impl Iterator<Item = &str> {
+        self.0.rsplit_once('/').into_iter().flat_map(|(parents, _)| parents.split('/'))
+    }
+
     /// The directory's own name.
     #[must_use]
     pub fn file_name(&self) -> &str {

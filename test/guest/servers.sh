@@ -48,8 +48,13 @@ server() {
 	ip link add "c-$name" type veth peer name "s-$name" netns "$!"
 	ip addr add "10.0.$n.2/24" dev "c-$name"
 	ip link set "c-$name" up
-	until [ -e "/run/server-$name.ready" ]; do
-		kill -0 "${server_of[$name]}" || { echo "server $name did not start" >&2; return 1; }
+	wait_ready server "$name" "${server_of[$name]}"
+}
+
+# wait_ready KIND NAME PID: until the process has done its part
+wait_ready() {
+	until [ -e "/run/$1-$2.ready" ]; do
+		kill -0 "$3" || { echo "$1 $2 did not start" >&2; return 1; }
 		sleep 0.1
 	done
 }
@@ -73,10 +78,7 @@ client() {
 	ip link add "k-$name" type veth peer name server netns "$!"
 	ip addr add "10.0.$((100 + n)).1/24" dev "k-$name"
 	ip link set "k-$name" up
-	until [ -e "/run/client-$name.ready" ]; do
-		kill -0 "$!" || { echo "client $name did not start" >&2; return 1; }
-		sleep 0.1
-	done
+	wait_ready client "$name" "$!"
 }
 
 disk() {

@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use rustix::fs::{AtFlags, RawDir, SeekFrom, Statx, StatxFlags, fstat, statx};
+use rustix::fs::{RawDir, SeekFrom, fstat};
 
 use super::chain::Chain;
 use super::{ArchiveError, Reason};
+use crate::tree::walk::look_again;
 
 /// How much of a directory is read at a time, in bytes.
 pub(super) const NAMES: usize = 32 * 1024;
@@ -61,14 +62,9 @@ pub(super) fn is_gone(reason: impl Reason) -> bool {
     matches!(reason.errno(), Errno::ENOENT | Errno::ESTALE)
 }
 
-/// Asks the server for an entry that is open.
-pub(super) fn look_at(entry: impl AsFd) -> rustix::io::Result<Statx> {
-    statx(entry, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
-}
-
 /// Whether the directory where the work is is still in its place, as the server says.
 pub(super) fn is_there(chain: &mut Chain<Listing>) -> Result<bool, ArchiveError> {
-    match chain.here().and_then(|here| look_at(here).map_err(Reason::errno)) {
+    match chain.here().and_then(|here| look_again(here).map_err(Reason::errno)) {
         Ok(_) => Ok(true),
         Err(errno) if is_gone(errno) && is_lost(chain)? => Ok(false),
         Err(errno) => Err(ArchiveError::tree("look at", chain.path(), errno)),

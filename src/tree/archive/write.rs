@@ -24,11 +24,12 @@ use zstd::zstd_safe::CParameter;
 use super::chain::Chain;
 use super::head::Head;
 use super::links::{Links, Name};
-use super::listing::{self, Listing, is_gone, is_lost, is_there, look_at};
+use super::listing::{self, Listing, is_gone, is_lost, is_there};
 use super::sparse::{self, Piece};
 use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, check, padding};
 use crate::beneath;
 use crate::tree::attributes::xattrs;
+use crate::tree::walk::look_again;
 use crate::tree::{Progress, is_own};
 
 const LEVEL: i32 = 3;
@@ -73,7 +74,7 @@ pub fn write(
         }
     }
     // Of a tree that is lost as a whole the server says of each entry that it is gone.
-    let root = look_at(chain.here().at("open", b"")?).at("look at", b"")?;
+    let root = look_again(chain.here().at("open", b"")?).at("look at", b"")?;
     if root.stx_nlink == 0 {
         return Err(ArchiveError::tree("look at", b"", Errno::ESTALE));
     }
@@ -274,7 +275,7 @@ impl<W: Write> Archive<'_, W> {
             let read = match read {
                 Err(rustix::io::Errno::INTR) => continue,
                 // NFS 3 has no file that is open and has no name.
-                Err(rustix::io::Errno::STALE) if look_at(file).is_err_and(is_gone) => {
+                Err(rustix::io::Errno::STALE) if look_again(file).is_err_and(is_gone) => {
                     is_there = false;
                     0
                 }

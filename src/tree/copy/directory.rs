@@ -25,8 +25,6 @@ use crate::tree::walk::{self, Node};
 const KEPT: usize = 48;
 /// What a directory needs while its entries are made.
 const WORKABLE: u32 = 0o700;
-/// A path for one openat2(2) is shorter than this: the kernel's limit is 4096.
-const LONGEST_PATH: usize = 3800;
 
 /// A directory of the source and its copy.
 pub(super) type Directory = Node<State>;
@@ -213,7 +211,7 @@ impl Tree {
         }
         let (from, paths) = self.way_to(directory);
         let failed = |what, errno| failed(what, directory.path(), errno);
-        let source = match follow(from.source.as_fd(), &paths, OFlag::O_RDONLY) {
+        let source = match walk::follow(from.source.as_fd(), &paths, OFlag::O_RDONLY) {
             // The server has lost the one that the way begins at, or only its handle.
             Err(Errno::STALE) => self.follow_from_root(directory),
             source => source,
@@ -228,9 +226,10 @@ impl Tree {
         if directory.data.entered().is_some_and(|entered| entered.source != id(&stat)) {
             return Ok(None);
         }
-        let target =
-            follow(from.target.as_fd(), &paths, OFlag::O_PATH).map_err(|errno| failed("enter the copy of", errno))?;
-        let earlier = from.earlier.as_ref().and_then(|earlier| follow(earlier.as_fd(), &paths, OFlag::O_PATH).ok());
+        let target = walk::follow(from.target.as_fd(), &paths, OFlag::O_PATH)
+            .map_err(|errno| failed("enter the copy of", errno))?;
+        let earlier =
+            from.earlier.as_ref().and_then(|earlier| walk::follow(earlier.as_fd(), &paths, OFlag::O_PATH).ok());
         let open = Arc::new(Open { source, target, earlier });
         kept.put(directory, &open);
         Ok(Some(open))
@@ -248,7 +247,7 @@ impl Tree {
     /// Opens a directory of the source by its whole path: to open it for reading asks the server for it.
     fn follow_from_root(&self, directory: &Arc<Directory>) -> Result<OwnedFd> {
         let (from, paths) = self.way(directory, |at| at.above().is_none().then(|| Arc::clone(&self.open)));
-        follow(from.source.as_fd(), &paths, OFlag::O_RDONLY)
+        walk::follow(from.source.as_fd(), &paths, OFlag::O_RDONLY)
     }
 
     /// A directory's copy only.
@@ -257,7 +256,7 @@ impl Tree {
             return Ok(Target::Open(open));
         }
         let (from, paths) = self.way_to(directory);
-        let target = follow(from.target.as_fd(), &paths, OFlag::O_PATH);
+        let target = walk::follow(from.target.as_fd(), &paths, OFlag::O_PATH);
         target.map(Target::Place).map_err(|errno| failed("enter the copy of", directory.path(), errno))
     }
 
@@ -287,27 +286,9 @@ impl Tree {
                 None => break Arc::clone(&self.open),
             }
         };
-        let mut paths: Vec<PathBuf> = Vec::new();
-        for name in names.into_iter().rev() {
-            match paths.last_mut() {
-                Some(path) if path.as_os_str().len() + name.count_bytes() < LONGEST_PATH => {
-                    path.push(walk::as_path(name));
-                }
-                _ => paths.push(walk::as_path(name).to_owned()),
-            }
-        }
+        let paths = walk::paths(names.into_iter().rev().map(walk::as_path));
         (from, paths)
     }
-}
-
-/// Opens the directory that `paths` lead to one after the other.
-fn follow(from: BorrowedFd<'_>, paths: &[PathBuf], flags: OFlag) -> Result<OwnedFd> {
-    let Some((last, before)) = paths.split_last() else { return walk::open(from, ".", flags | OFlag::O_DIRECTORY, 0) };
-    let mut at: Option<OwnedFd> = None;
-    for path in before {
-        at = Some(walk::open(at.as_ref().map_or(from, AsFd::as_fd), path, OFlag::O_PATH | OFlag::O_DIRECTORY, 0)?);
-    }
-    walk::open(at.as_ref().map_or(from, AsFd::as_fd), last, flags | OFlag::O_DIRECTORY, 0)
 }
 
 /// Makes a directory in the target: the directory, as it is, and whether it is new. One that is there has a name that

@@ -7,11 +7,11 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
-use rustix::io::{Errno, Result};
+use rustix::io::Errno;
 
 use super::directory::{Directory, Tree};
 use super::{Copy, Spot, failed};
+use crate::tree::walk::look_again;
 use crate::tree::{SourceKind, TreeError};
 
 /// How often a name is looked up again that is there and leads nowhere.
@@ -26,16 +26,11 @@ pub(super) fn is_gone(errno: Errno) -> bool {
 
 /// Makes sure that the source itself is there.
 pub(super) fn make_sure(tree: &Tree) -> std::result::Result<(), TreeError> {
-    match ask(tree.source()) {
+    match look_again(tree.source()) {
         Ok(root) if root.stx_nlink > 0 => Ok(()),
         Ok(_) => Err(failed("look at", PathBuf::new(), Errno::STALE)),
         Err(errno) => Err(failed("look at", PathBuf::new(), errno)),
     }
-}
-
-/// Asks the server for a directory.
-fn ask(directory: BorrowedFd<'_>) -> Result<Statx> {
-    statx(directory, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
 }
 
 impl Copy<'_> {
@@ -59,7 +54,7 @@ impl Copy<'_> {
 
     /// Whether a directory of the source is still in its place.
     fn is_there(&self, directory: &Arc<Directory>, source: BorrowedFd<'_>) -> std::result::Result<bool, TreeError> {
-        match ask(source) {
+        match look_again(source) {
             Ok(_) => Ok(true),
             Err(errno) if is_gone(errno) && self.tree.has_lost(directory)? => Ok(false),
             Err(errno) => Err(failed("look at", directory.path(), errno)),
