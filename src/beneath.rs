@@ -2,8 +2,8 @@
 //!
 //! Tenants write below the export, so no name there can be trusted to be what it was a moment ago. Everything below an
 //! export is reached with openat2(2) and the four restrictions here: `BENEATH` refuses `..` and absolute paths,
-//! `NO_SYMLINKS` refuses every link (BENEATH alone follows those that stay inside, into a neighbour's volume), `NO_XDEV`
-//! refuses another mounted file system, `NO_MAGICLINKS` refuses /proc's.
+//! `NO_SYMLINKS` refuses every link (BENEATH alone follows those that stay inside, into a neighbour's volume),
+//! `NO_XDEV` refuses another mounted file system, `NO_MAGICLINKS` refuses /proc's.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -45,8 +45,8 @@ pub fn open_dir(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
 
 /// Does something with names again of which the kernel says ESTALE.
 ///
-/// It says so of what is gone. But it also says so of a directory that another client has moved, if this one has it under
-/// its old name and renames something else meanwhile (`d_splice_alias` does not wait for the other rename).
+/// It says so of what is gone. But it also says so of a directory that another client has moved, if this one has it
+/// under its old name and renames something else meanwhile (`d_splice_alias` does not wait for the other rename).
 ///
 /// # Errors
 /// What the last try gives.
@@ -63,8 +63,8 @@ pub fn settled<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// renameat(2), also of a directory that another client has moved to this name: the kernel takes note of that when the name
-/// is looked up, but not within a rename, which fails with ESTALE.
+/// renameat(2), also of a directory that another client has moved to this name: the kernel takes note of that when the
+/// name is looked up, but not within a rename, which fails with ESTALE.
 ///
 /// # Errors
 /// As renameat(2).

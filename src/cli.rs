@@ -46,7 +46,8 @@ enum Command {
     All(Flags),
     /// See what was deleted and is still in the trash, bring it back, or free it now.
     Trash(TrashFlags),
-    /// See whether all that the driver keeps on an export fits together, and repair what can be repaired without a risk.
+    /// See whether all that the driver keeps on an export fits together, and repair what can be repaired without a
+    /// risk.
     Check(CheckFlags),
 }
 
@@ -204,8 +205,8 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_MAX_VOLUMES_PER_NODE", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
     max_volumes_per_node: i64,
 
-    /// A label of all nodes that reach the exports, for tracking storage capacity: Kubernetes does that only for drivers
-    /// with a topology [domain/]name=value (to be given to controller and node)
+    /// A label of all nodes that reach the exports, for tracking storage capacity: Kubernetes does that only for
+    /// drivers with a topology [domain/]name=value (to be given to controller and node)
     #[arg(long, env = "NFS_CSI_TOPOLOGY", value_name = "KEY=VALUE")]
     topology: Option<Segment>,
 
@@ -262,8 +263,8 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_STAGING_RETENTION", default_value = "24h", value_parser = duration)]
     staging_retention: Duration,
 
-    /// A name of this cluster, of letters, digits and '-': it is noted in the record of each volume and snapshot, so that
-    /// several clusters can share an export and know what is whose
+    /// A name of this cluster, of letters, digits and '-': it is noted in the record of each volume and snapshot, so
+    /// that several clusters can share an export and know what is whose
     #[arg(long, env = "NFS_CSI_CLUSTER_ID", value_parser = cluster_id)]
     cluster_id: Option<String>,
 

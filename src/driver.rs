@@ -21,8 +21,8 @@ use crate::rpc;
 use crate::server::{self, Ended, Endpoint, ListenError, Listener};
 use crate::telemetry;
 
-/// Threads that may wait for exports at once, over all of them; each export has its own bound below this. They are started
-/// when they are needed: a hundred exports of dead servers leave some to the others.
+/// Threads that may wait for exports at once, over all of them; each export has its own bound below this. They are
+/// started when they are needed: a hundred exports of dead servers leave some to the others.
 const BLOCKING_THREADS: usize = 4096;
 /// How long a thread without work is kept: a burst of calls comes in seconds, memory is wanted back in the end.
 const THREAD_KEPT: Duration = Duration::from_secs(5);

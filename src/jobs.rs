@@ -142,8 +142,8 @@ impl Jobs {
     /// Runs `work`, or waits for the job that runs under its key for the same method and request.
     ///
     /// # Errors
-    /// [`JobError::Busy`] if something else runs under the key, [`JobError::InUse`] if one removes what the other reads,
-    /// and [`JobError::Unfinished`] when the caller's patience is over.
+    /// [`JobError::Busy`] if something else runs under the key, [`JobError::InUse`] if one removes what the other
+    /// reads, and [`JobError::Unfinished`] when the caller's patience is over.
     pub async fn run<T, F>(self: &Arc<Self>, job: Job, work: F) -> Result<T, JobError>
     where
         T: Clone + Send + Sync + 'static,

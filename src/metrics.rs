@@ -179,8 +179,8 @@ impl Metrics {
         Call { metrics: Arc::clone(self), method, code: CANCELLED, begun: Instant::now() }
     }
 
-    /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has no
-    /// label, their sum is told.
+    /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has
+    /// no label, their sum is told.
     pub fn read(&self, reading: Reading, state: impl Fn() -> Vec<(String, u64)> + Send + Sync + 'static) {
         let reader = Reader { reading, state: Box::new(state) };
         self.registry.lock().unwrap_or_else(PoisonError::into_inner).register_collector(Box::new(reader));

@@ -1,8 +1,9 @@
 //! The driver makes itself known to the kubelet (plugin registration v1), so that no node-driver-registrar is needed.
 //!
 //! The kubelet watches its `plugins_registry` directory. A socket that appears there is asked who it is; its file's end
-//! is the plugin's end. So the socket is put there when the driver listens, and goes first when the driver is told to end:
-//! the kubelet must not send calls to a driver that drains. What a killed driver left there is replaced by the next.
+//! is the plugin's end. So the socket is put there when the driver listens, and goes first when the driver is told to
+//! end: the kubelet must not send calls to a driver that drains. What a killed driver left there is replaced by the
+//! next.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -337,8 +337,8 @@ impl Plan {
         Ok(self.volume(record.capacity_bytes, record.on_delete))
     }
 
-    /// What the request says of the directory itself; what it does not say, any volume fits. Otherwise what the volume has,
-    /// and what is wanted.
+    /// What the request says of the directory itself; what it does not say, any volume fits. Otherwise what the volume
+    /// has, and what is wanted.
     fn accept_attributes(&self, record: &Record) -> Result<(), (String, String)> {
         let text = |name: &str, value: Option<String>| match value {
             Some(value) => format!("{name} {value}"),

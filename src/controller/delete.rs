@@ -138,8 +138,8 @@ struct Volume<'a> {
 
 impl Volume<'_> {
     fn remove(&self, policy: OnDelete) -> Result<(), DeleteError> {
-        // Others hardly ever have the directory of a volume's own name: that they do is seen when it was moved away, and it
-        // is put back.
+        // Others hardly ever have the directory of a volume's own name: that they do is seen when it was moved away,
+        // and it is put back.
         if self.is_given() || policy == OnDelete::Archive {
             match self.export.claims(self.subdir, &self.key)? {
                 Claims::Inside(_) => return Err(self.in_use()),
@@ -224,8 +224,8 @@ impl Volume<'_> {
         Ok(self.export.remove_made_parents(self.subdir)?)
     }
 
-    /// The directory stays, for other volumes name it. They may have gone meanwhile, seen this one, and left the directory
-    /// to it: the last one takes it.
+    /// The directory stays, for other volumes name it. They may have gone meanwhile, seen this one, and left the
+    /// directory to it: the last one takes it.
     fn leave_to_others(&self) -> Result<(), DeleteError> {
         self.release()?;
         let is_left = self.export.claims(self.subdir, &self.key)? != Claims::None || self.is_anothers_own()?;

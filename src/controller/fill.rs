@@ -1,8 +1,8 @@
 //! CreateVolume with data from elsewhere: a clone of a volume, or a snapshot restored.
 //!
 //! The tree is made in staging and renamed to the volume's directory when it is complete; before that, a record with
-//! the number of the new directory is written beside it. So a retry after a crash at any moment knows what is done: what
-//! is complete is taken over, or the directory that is in place is recognised, and is only recorded.
+//! the number of the new directory is written beside it. So a retry after a crash at any moment knows what is done:
+//! what is complete is taken over, or the directory that is in place is recognised, and is only recorded.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -246,8 +246,8 @@ impl Material {
         self.check(origin, progress.files() - before)
     }
 
-    /// A source that is deleted is renamed before anything of it is freed: where it is still in its place, all of it was
-    /// there to be read.
+    /// A source that is deleted is renamed before anything of it is freed: where it is still in its place, all of it
+    /// was there to be read.
     fn check(&self, origin: &Export, files: u64) -> Result<(), ExportError> {
         let is_there = match &self.place {
             SourcePlace::Volume(subdir, inode) => origin.is_in_place(subdir, *inode)?,

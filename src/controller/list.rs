@@ -1,7 +1,7 @@
 //! ListVolumes and ControllerGetVolume: what the records say, and whether the directory is there.
 //!
-//! A list has no way to say that it is not complete, and one without what cannot be read is of more use than none: what is
-//! left out is logged.
+//! A list has no way to say that it is not complete, and one without what cannot be read is of more use than none: what
+//! is left out is logged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl IsStale for GetError {
 }
 
 /// Entries of a page at most, whatever is asked for, and entries that are read for one. An entry has less than 8,000
-/// bytes (two ids of 4,096 and 3,400, or one and a message with a path of 1,023 on a share of 1,280), so an answer stays
-/// below the 4 MiB that gRPC clients receive.
+/// bytes (two ids of 4,096 and 3,400, or one and a message with a path of 1,023 on a share of 1,280), so an answer
+/// stays below the 4 MiB that gRPC clients receive.
 const LONGEST_PAGE: usize = 500;
 
 /// Where a page begins: in which list, and behind what has this key on this share.
@@ -91,8 +91,8 @@ impl Controller {
         self.look(id.share(), options, work).await
     }
 
-    /// The volumes on all shares known, behind `token`: at most `most` of them (0: as many as one page has). What cannot be
-    /// read, and a share that does not answer, is logged and left out.
+    /// The volumes on all shares known, behind `token`: at most `most` of them (0: as many as one page has). What
+    /// cannot be read, and a share that does not answer, is logged and left out.
     ///
     /// # Errors
     /// See [`ListError`]; where no share answers.

@@ -117,8 +117,8 @@ impl Controller {
         &self.settings
     }
 
-    /// Runs a job that works on exports. Where a server of theirs does not answer, its callers are answered; the job has its
-    /// key until it has really ended, so that a retry joins it.
+    /// Runs a job that works on exports. Where a server of theirs does not answer, its callers are answered; the job
+    /// has its key until it has really ended, so that a retry joins it.
     async fn run<T, E>(
         &self,
         on: &[(Share, Options)],

@@ -1,9 +1,9 @@
 //! The reaper: frees what was deleted, in the background, until it is gone.
 //!
-//! What a delete leaves is freed at once. Besides, each export is looked through now and then, the exports of earlier runs
-//! too: for what a crash left, for what was kept and is due, for what could not be removed before, and for what was being
-//! made and nobody asked for again. Each entry of the trash is freed by itself: a small one waits neither for a huge one
-//! nor for one that cannot be removed, and each of those is tried again after a pause of its own.
+//! What a delete leaves is freed at once. Besides, each export is looked through now and then, the exports of earlier
+//! runs too: for what a crash left, for what was kept and is due, for what could not be removed before, and for what
+//! was being made and nobody asked for again. Each entry of the trash is freed by itself: a small one waits neither for
+//! a huge one nor for one that cannot be removed, and each of those is tried again after a pause of its own.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

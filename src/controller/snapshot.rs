@@ -224,8 +224,8 @@ impl Taking {
         Ok(manifest)
     }
 
-    /// How many entries the finished snapshot has. Of a tree, the names are counted again: while it was copied, a name that
-    /// the volume's directory gave twice counted twice.
+    /// How many entries the finished snapshot has. Of a tree, the names are counted again: while it was copied, a name
+    /// that the volume's directory gave twice counted twice.
     fn count(&self, export: &Export, staged: &Staged, files: u64) -> Result<u64, ExportError> {
         match self.request.format {
             SnapshotFormat::Archive => Ok(files),

@@ -41,8 +41,8 @@ impl Controller {
         self.look(id.share(), options, work).await
     }
 
-    /// The snapshots on all shares known that pass the filter, behind `token`: at most `most` of them (0: as many as one
-    /// page has). What cannot be read, and a share that does not answer, is logged and left out.
+    /// The snapshots on all shares known that pass the filter, behind `token`: at most `most` of them (0: as many as
+    /// one page has). What cannot be read, and a share that does not answer, is logged and left out.
     ///
     /// # Errors
     /// See [`SnapshotError`]; where no share answers.

@@ -64,7 +64,8 @@ impl AttemptName {
         }
     }
 
-    /// Reads a name in staging: the attempt, and which of its companions it is (empty: its tree). None if it is not one.
+    /// Reads a name in staging: the attempt, and which of its companions it is (empty: its tree). None if it is not
+    /// one.
     pub(super) fn parse(name: &str) -> Option<(Self, &str)> {
         let fields: Vec<&str> = name.splitn(8, '.').collect();
         let &[kind, key, request, instance, nonce, cluster, host, ref rest @ ..] = fields.as_slice() else {

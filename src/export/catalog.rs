@@ -1,8 +1,8 @@
 //! The records: one small JSON file a volume, which makes the volume exist.
 //!
-//! A record is written whole to a name in staging that only this writer uses, brought to the server's disk by fsync, and
-//! then put in place by link(2): EEXIST says that a rival was faster, and nothing of the rival's is touched. A record
-//! that exists is replaced by rename(2). What a crash leaves in staging is swept from there.
+//! A record is written whole to a name in staging that only this writer uses, brought to the server's disk by fsync,
+//! and then put in place by link(2): EEXIST says that a rival was faster, and nothing of the rival's is touched. A
+//! record that exists is replaced by rename(2). What a crash leaves in staging is swept from there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -126,8 +126,8 @@ impl Export {
         self.read_record_in(&volumes, &name)
     }
 
-    /// The record that the mount for trees has under a volume's name, which costs a call less where it remembers the name: it
-    /// may be one that was moved away since. So nothing is decided by it alone.
+    /// The record that the mount for trees has under a volume's name, which costs a call less where it remembers the
+    /// name: it may be one that was moved away since. So nothing is decided by it alone.
     pub(super) fn known_record(&self, key: &RecordKey) -> Option<Record> {
         let volumes = self.known_folder(Folder::Volumes)?;
         self.read_record_in(&volumes, &file_name(key)).ok()?
@@ -203,8 +203,8 @@ impl Export {
             .map_err(|errno| self.failed("replace the record", name, errno))
     }
 
-    /// The same where the record is still the one that was read: so a change that another controller made meanwhile is not
-    /// undone. False if it is not.
+    /// The same where the record is still the one that was read: so a change that another controller made meanwhile is
+    /// not undone. False if it is not.
     ///
     /// # Errors
     /// As [`Export::replace_record`].
@@ -236,14 +236,14 @@ impl Export {
             .map_err(|errno| self.failed("remove the record", name, errno))
     }
 
-    /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call at a
-    /// time.
+    /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call
+    /// at a time.
     fn temporary_name(&self, key: &RecordKey) -> String {
         format!("{RECORDS}{key}.{}", self.shared.holder.instance)
     }
 
-    /// Writes a record to this driver's own name for it. An earlier process may have left one, which may be in place too: so
-    /// it is not written to.
+    /// Writes a record to this driver's own name for it. An earlier process may have left one, which may be in place
+    /// too: so it is not written to.
     fn write_temporary(&self, folder: &OwnedFd, name: &str, record: &Record) -> Result<OwnedFd, ExportError> {
         match self.write_file(folder, name, record, OFlag::O_EXCL) {
             Err(ExportError::Io { errno: Errno::EEXIST, .. }) => {
@@ -254,8 +254,8 @@ impl Export {
         }
     }
 
-    /// Writes a record to a name that only this call uses; it is on the server's disk then. (With `O_EXCL` that is a call more
-    /// to the server.)
+    /// Writes a record to a name that only this call uses; it is on the server's disk then. (With `O_EXCL` that is a
+    /// call more to the server.)
     pub(super) fn write_file(
         &self,
         folder: &OwnedFd,
@@ -316,8 +316,8 @@ pub(super) fn parse<R: DeserializeOwned>(
 
 const SUFFIX: &str = ".json";
 
-/// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is this
-/// file whatever a rival does with its other name.
+/// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is
+/// this file whatever a rival does with its other name.
 fn link(file: &OwnedFd, folder: &OwnedFd, name: &str) -> nix::Result<()> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(AT_FDCWD, own.as_str(), folder, name, AtFlags::AT_SYMLINK_FOLLOW)
@@ -328,8 +328,8 @@ pub(super) fn file_name(key: &RecordKey) -> String {
     format!("{key}{SUFFIX}")
 }
 
-/// Removes a file by way of the mount that remembers names (`known`), where that is one call to the server. What it remembers
-/// is not there may be there: then by way of the other (`folder`). None is success.
+/// Removes a file by way of the mount that remembers names (`known`), where that is one call to the server. What it
+/// remembers is not there may be there: then by way of the other (`folder`). None is success.
 pub(super) fn remove_known(known: &OwnedFd, folder: &OwnedFd, name: &str) -> nix::Result<()> {
     unlinkat(known, name, UnlinkatFlags::NoRemoveDir).or_else(|_| remove(folder, name))
 }

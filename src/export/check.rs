@@ -1,6 +1,6 @@
-//! The invariants of an export: every record has its directory, every claim its record, and nothing is in staging or in the
-//! trash without a reason. What does not hold is a finding; those that can be mended without any risk to data can be
-//! repaired.
+//! The invariants of an export: every record has its directory, every claim its record, and nothing is in staging or in
+//! the trash without a reason. What does not hold is a finding; those that can be mended without any risk to data can
+//! be repaired.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -5,9 +5,9 @@
 //! `v.K.<cluster>` where its cluster has a name. A volume in the directory of its own name needs no claim: no other has
 //! that name, and its record stands for it.
 //!
-//! A claim counts only with its record. So a claim that a crash leaves harms nobody, and whoever makes a volume makes its
-//! claim first, then its directory, then its record, and then looks again whether claim and directory are still there:
-//! a delete by another controller sees the record, or this look sees what the delete did.
+//! A claim counts only with its record. So a claim that a crash leaves harms nobody, and whoever makes a volume makes
+//! its claim first, then its directory, then its record, and then looks again whether claim and directory are still
+//! there: a delete by another controller sees the record, or this look sees what the delete did.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

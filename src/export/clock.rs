@@ -1,5 +1,5 @@
-//! The server's clock. What is kept for a time on an export, and how long another controller has been silent, is judged by
-//! it: each controller of each cluster has a clock of its own, and one that is wrong must not free what others keep.
+//! The server's clock. What is kept for a time on an export, and how long another controller has been silent, is judged
+//! by it: each controller of each cluster has a clock of its own, and one that is wrong must not free what others keep.
 
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! The volumes' own directories: made, found again by their inode number, and looked at. Whether one is there is for the
-//! server to say; what this client remembers of a name decides nothing.
+//! The volumes' own directories: made, found again by their inode number, and looked at. Whether one is there is for
+//! the server to say; what this client remembers of a name decides nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -183,9 +183,9 @@ impl Export {
         Ok((directory, inode))
     }
 
-    /// A volume's record and its directory, which is going to be read; none if there is no such volume. They are the ones that the mount for
-    /// trees remembers, if they belong together: [`Export::is_in_place`] tells afterwards whether they still were the
-    /// volume's.
+    /// A volume's record and its directory, which is going to be read; none if there is no such volume. They are the
+    /// ones that the mount for trees remembers, if they belong together: [`Export::is_in_place`] tells afterwards
+    /// whether they still were the volume's.
     ///
     /// # Errors
     /// Where the server fails, a link is in the way, or the record cannot be read.
@@ -230,8 +230,8 @@ impl Export {
         Ok(is_in_place)
     }
 
-    /// The directory that `components` lead to, open for reading in the mount for trees. Which it is, by its number, the
-    /// server has said.
+    /// The directory that `components` lead to, open for reading in the mount for trees. Which it is, by its number,
+    /// the server has said.
     pub(super) fn open_in_trees(&self, components: &[&str], inode: u64) -> nix::Result<OwnedFd> {
         let open = || {
             let opened = open_below(self.tree_root(), components)?;

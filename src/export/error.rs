@@ -46,7 +46,8 @@ pub enum ExportError {
     Lacks { what: String, share: String, path: String },
 
     #[error(
-        "the copy of {what} on {share} is not complete: {has} of {wanted} entries could be read; the source is damaged, or          was deleted meanwhile"
+        "the copy of {what} on {share} is not complete: {has} of {wanted} entries could be read; the source is damaged, or \
+         was deleted meanwhile"
     )]
     Incomplete { what: String, share: String, has: u64, wanted: u64 },
 

@@ -1,5 +1,5 @@
-//! What version 0.1.0 left on an export: records that it wrote beside the others, `volumes/.<key>.new`, and did not put in
-//! place.
+//! What version 0.1.0 left on an export: records that it wrote beside the others, `volumes/.<key>.new`, and did not put
+//! in place.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::beneath;
 use crate::volume::name::RecordKey;
 
 impl Export {
-    /// The record that version 0.1.0 wrote for the directory with this number, and did not put in place: puts it in place.
+    /// The record that version 0.1.0 wrote for the directory with this number, and did not put in place: puts it in
+    /// place.
     ///
     /// # Errors
     /// Where the server fails.

@@ -1,9 +1,9 @@
 //! Who works on an export: a name for this driver that tells its attempts from those of all others, and that the driver
 //! which is started in its place after a crash has too.
 //!
-//! The name is kept in a file in the driver's working folder, which is locked as long as the driver lives. Who holds the
-//! lock knows that whatever has this name and is not its own belongs to a process that is dead: it need not wait for a
-//! sign of life.
+//! The name is kept in a file in the driver's working folder, which is locked as long as the driver lives. Who holds
+//! the lock knows that whatever has this name and is not its own belongs to a process that is dead: it need not wait
+//! for a sign of life.
 
 use std::fmt;
 use std::fs::{File, TryLockError};

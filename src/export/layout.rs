@@ -10,8 +10,8 @@
 //!   clock                a file that is touched to learn the server's time (clock.rs)
 //! ```
 //!
-//! A name that is none of these, or that has another form than the ones told in those files, is a later version's: it is
-//! left alone.
+//! A name that is none of these, or that has another form than the ones told in those files, is a later version's: it
+//! is left alone.
 
 use std::os::fd::OwnedFd;
 
@@ -98,8 +98,8 @@ impl Layout {
 }
 
 impl Export {
-    /// One of the folders, to read in; none if it is not there. Nothing is made, so this works where nothing can be: on an
-    /// export that is read-only, or whose top directory is not the driver's to write to.
+    /// One of the folders, to read in; none if it is not there. Nothing is made, so this works where nothing can be: on
+    /// an export that is read-only, or whose top directory is not the driver's to write to.
     pub(super) fn own_folder(&self, folder: Folder) -> Result<Option<OwnedFd>, ExportError> {
         let failed = |name: &str, errno| self.failed("open the folder", name, errno);
         if let Some(layout) = self.layout.get() {
@@ -125,8 +125,9 @@ impl Export {
     }
 }
 
-/// Those of them in which trees are worked on, open in the mount for that. What this driver itself puts there is put there,
-/// and taken away, in this mount: the server finds what has a name, and the client, which knows it, need not ask first.
+/// Those of them in which trees are worked on, open in the mount for that. What this driver itself puts there is put
+/// there, and taken away, in this mount: the server finds what has a name, and the client, which knows it, need not ask
+/// first.
 #[derive(Debug)]
 pub(super) struct TreeLayout {
     pub(super) volumes: OwnedFd,

@@ -1,5 +1,5 @@
-//! Exports whose server stops to answer: who waits for work on them is answered, and when the silence lasts, what hangs in
-//! the kernel is ended and the mounts go. The next call after the server's return mounts them again.
+//! Exports whose server stops to answer: who waits for work on them is answered, and when the silence lasts, what hangs
+//! in the kernel is ended and the mounts go. The next call after the server's return mounts them again.
 
 use std::future::Future;
 use std::sync::{Arc, PoisonError};
@@ -11,8 +11,8 @@ use crate::mount::held::{HeldServer, Work};
 use crate::mount::options::Options;
 use crate::volume::share::Share;
 
-/// How soon what hangs is ended again. Calls in one directory wait for each other in the kernel: when one is ended, the next
-/// asks the server. Where that helps nobody, the pause becomes longer.
+/// How soon what hangs is ended again. Calls in one directory wait for each other in the kernel: when one is ended, the
+/// next asks the server. Where that helps nobody, the pause becomes longer.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -72,8 +72,8 @@ impl Export {
 }
 
 impl Exports {
-    /// Waits for work on exports for a caller. When a server of theirs does not answer, so is the caller: the work goes on
-    /// until the kernel lets it end.
+    /// Waits for work on exports for a caller. When a server of theirs does not answer, so is the caller: the work goes
+    /// on until the kernel lets it end.
     ///
     /// # Errors
     /// What the work gives, or what calls for the server are refused with.

@@ -1,11 +1,11 @@
 //! An NFS export as the controller holds it: mounted, its own folder `.nfs-csi` on it, and the records there.
 //!
 //! It is mounted twice. Through one mount names are looked up, and each time the server is asked (`lookupcache=none`):
-//! other controllers work on the same export, and what is decided by must not be what this client remembers. Through the
-//! other one trees are copied and removed, where a question for each name would double the work.
+//! other controllers work on the same export, and what is decided by must not be what this client remembers. Through
+//! the other one trees are copied and removed, where a question for each name would double the work.
 //!
-//! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a bounded
-//! number of threads an export. A server that stops to answer is noticed meanwhile (lost.rs).
+//! Every call into an export is synchronous and may wait for its server, so it runs through [`Export::run`]: on a
+//! bounded number of threads an export. A server that stops to answer is noticed meanwhile (lost.rs).
 
 mod attempt_name;
 pub mod catalog;

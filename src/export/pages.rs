@@ -1,8 +1,8 @@
 //! Lists of volumes and snapshots, page by page.
 //!
 //! The keys of a share are read once a list and kept between its pages, so a page costs what it returns and not what
-//! exists. What they name is read by several threads, since nearly all of that time is waiting for the server. Keys that
-//! are created meanwhile may be missed, as the CSI specification allows.
+//! exists. What they name is read by several threads, since nearly all of that time is waiting for the server. Keys
+//! that are created meanwhile may be missed, as the CSI specification allows.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

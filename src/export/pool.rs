@@ -48,8 +48,8 @@ pub(super) struct Key {
 }
 
 impl Exports {
-    /// An empty pool that mounts below `place`, after tidying up there, and as `holder` works on the trees of one share with at most
-    /// `tree_workers` threads.
+    /// An empty pool that mounts below `place`, after tidying up there, and as `holder` works on the trees of one share
+    /// with at most `tree_workers` threads.
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.

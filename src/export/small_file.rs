@@ -1,7 +1,7 @@
 //! Small files that are read whole: records and manifests.
 //!
-//! They are read past this client's cache (`O_DIRECT`). An NFS 4 server would otherwise delegate each file to this client:
-//! one more round trip a file when it is returned, and whoever replaces or removes the file waits for that.
+//! They are read past this client's cache (`O_DIRECT`). An NFS 4 server would otherwise delegate each file to this
+//! client: one more round trip a file when it is returned, and whoever replaces or removes the file waits for that.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

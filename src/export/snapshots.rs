@@ -232,8 +232,8 @@ impl Export {
         }))
     }
 
-    /// Moves another driver's archive into the trash, and removes its folder if nothing else is in it. What is not surely
-    /// an archive in a folder of its own is left alone: an id is only a text.
+    /// Moves another driver's archive into the trash, and removes its folder if nothing else is in it. What is not
+    /// surely an archive in a folder of its own is left alone: an id is only a text.
     ///
     /// # Errors
     /// Where the server fails.

@@ -15,9 +15,9 @@
 //! r2.<key>.<instance>   a record that is about to be put in place (catalog.rs)
 //! ```
 //!
-//! An attempt whose holder shows no sign of life is taken over: its tree is renamed, so that it can never be put in place.
-//! Its holder may be alive all the same; nothing depends on that, for nothing of his tree is used but complete files,
-//! and those are moved away first. What nobody asks for again goes into the trash after a while. Version 0.1.0
+//! An attempt whose holder shows no sign of life is taken over: its tree is renamed, so that it can never be put in
+//! place. Its holder may be alive all the same; nothing depends on that, for nothing of his tree is used but complete
+//! files, and those are moved away first. What nobody asks for again goes into the trash after a while. Version 0.1.0
 //! had names without the 2: those are swept too.
 
 use std::ffi::CString;
@@ -125,8 +125,8 @@ impl Export {
         Ok(Attempts(found))
     }
 
-    /// The same, if nothing is in the place of what is to be made: then an attempt that is not finished has a tree in staging,
-    /// and where that has none, nobody has begun one.
+    /// The same, if nothing is in the place of what is to be made: then an attempt that is not finished has a tree in
+    /// staging, and where that has none, nobody has begun one.
     ///
     /// # Errors
     /// Where the server fails.
@@ -180,8 +180,8 @@ impl Export {
         Ok(None)
     }
 
-    /// Begins an attempt: an empty directory with these permissions (and the owner's), which nobody else writes to. What
-    /// earlier attempts left is taken over.
+    /// Begins an attempt: an empty directory with these permissions (and the owner's), which nobody else writes to.
+    /// What earlier attempts left is taken over.
     ///
     /// # Errors
     /// [`ExportError::Held`] where the holder of one has shown a sign of life within `silence`; where the server fails.
@@ -302,8 +302,8 @@ impl Export {
         Ok(self.layout()?.inode)
     }
 
-    /// Shows that an attempt is worked on. Gives how long ago another controller was asked for the same, if one was; none if
-    /// its tree is gone: another controller has taken it over.
+    /// Shows that an attempt is worked on. Gives how long ago another controller was asked for the same, if one was;
+    /// none if its tree is gone: another controller has taken it over.
     ///
     /// # Errors
     /// Where the server fails.
@@ -371,8 +371,8 @@ impl Export {
         }
     }
 
-    /// Removes what stands beside the tree of this driver's own attempt, which is in its place. `has_beat`: whether it was
-    /// kept by [`Export::keep_staged`].
+    /// Removes what stands beside the tree of this driver's own attempt, which is in its place. `has_beat`: whether it
+    /// was kept by [`Export::keep_staged`].
     ///
     /// # Errors
     /// Where the server fails.

@@ -10,8 +10,8 @@ use super::attempt_name::{AttemptName, is_of_first_version, is_temporary};
 use super::clock::changed_at;
 use super::{Export, ExportError};
 
-/// How long a record or a lock is left alone. They are there for a few calls to the server; whoever sleeps for longer finds
-/// his own gone, which is an error, and its retry begins again.
+/// How long a record or a lock is left alone. They are there for a few calls to the server; whoever sleeps for longer
+/// finds his own gone, which is an error, and its retry begins again.
 const TEMPORARY: Duration = Duration::from_mins(10);
 
 /// Something in staging.

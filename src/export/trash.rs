@@ -14,9 +14,9 @@
 //!
 //! The times are the server's. Any other name is a later version's: it is left alone.
 //!
-//! A directory that is in the trash may still be needed: another controller may have made a volume of it in the moment in
-//! which it was thrown away. So who threw it away looks again, and puts it back; until then its volume has its record, and
-//! nobody frees a directory whose volume has one ([`Export::is_needed`]).
+//! A directory that is in the trash may still be needed: another controller may have made a volume of it in the moment
+//! in which it was thrown away. So who threw it away looks again, and puts it back; until then its volume has its
+//! record, and nobody frees a directory whose volume has one ([`Export::is_needed`]).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -70,8 +70,8 @@ impl Export {
         let failed = |errno| self.failed("move to the trash", subdir.to_string(), errno);
         let (from, to) = (subdir.file_name(), name.to_string());
         let trash = &self.layout()?.trash;
-        // At the share's top first in the mount that remembers names: it is the server that finds what has the name. Where
-        // that mount remembers that there is none, the server is asked.
+        // At the share's top first in the mount that remembers names: it is the server that finds what has the name.
+        // Where that mount remembers that there is none, the server is asked.
         if subdir.as_str() == from
             && beneath::rename(self.tree_root(), from, &self.tree_layout()?.trash, to.as_str()).is_ok()
         {

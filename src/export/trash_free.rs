@@ -147,8 +147,8 @@ impl Export {
         }
     }
 
-    /// Frees something in the trash with the directories that were below it, and with `all` its record and what notes there
-    /// are. First it gets a name by which it cannot be brought back: what is half freed must not come back.
+    /// Frees something in the trash with the directories that were below it, and with `all` its record and what notes
+    /// there are. First it gets a name by which it cannot be brought back: what is half freed must not come back.
     ///
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
@@ -189,8 +189,8 @@ impl Export {
         })
     }
 
-    /// Removes records and notes of what is gone. The record of something that could be brought back is left alone for a while:
-    /// that may be under way.
+    /// Removes records and notes of what is gone. The record of something that could be brought back is left alone for
+    /// a while: that may be under way.
     ///
     /// # Errors
     /// Where the server fails.

@@ -1,6 +1,6 @@
-//! Whose turn it is to work on a tree. Such work may take hours, so its number is bounded for the process, and archives,
-//! which take much memory, have a bound of their own: a small clone waits for neither four long archives nor a few huge
-//! clones on its export.
+//! Whose turn it is to work on a tree. Such work may take hours, so its number is bounded for the process, and
+//! archives, which take much memory, have a bound of their own: a small clone waits for neither four long archives nor
+//! a few huge clones on its export.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! Plain state; who asks the server, and when, is in servers.rs. It opens when the server does not answer, and closes
 //! with the first answer to a question that is asked again and again meanwhile. A server that answers that question and
-//! then lets a mount hang is another matter: nothing but a mount tells whether it is well, and each try that hangs keeps
-//! all other first mounts of this host waiting. So it is left alone for a while, longer after each time.
+//! then lets a mount hang is another matter: nothing but a mount tells whether it is well, and each try that hangs
+//! keeps all other first mounts of this host waiting. So it is left alone for a while, longer after each time.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,11 +1,11 @@
 //! The server of an export that this process works on through mounts of its own.
 //!
-//! A thread that waits in the kernel for a server cannot be ended alone, and `soft` does not bound its wait: the first call
-//! after a server's death takes 18 to 27 s, or the server's lease (90 s) if that is longer, calls in one directory wait for
-//! each other, and an open after the lease is over takes minutes (measured, NFS 4.2). So whenever work takes long, the
-//! server is asked RPC NULL beside it, at the address where it is mounted. If it does not answer, callers need not wait for
-//! the work any longer. If the silence lasts, the mounts are given up: MNT_FORCE ends the calls that wait, and a new mount
-//! is a new connection. (The old one came back 25 s later than a server that was dead for 30 s.)
+//! A thread that waits in the kernel for a server cannot be ended alone, and `soft` does not bound its wait: the first
+//! call after a server's death takes 18 to 27 s, or the server's lease (90 s) if that is longer, calls in one directory
+//! wait for each other, and an open after the lease is over takes minutes (measured, NFS 4.2). So whenever work takes
+//! long, the server is asked RPC NULL beside it, at the address where it is mounted. If it does not answer, callers
+//! need not wait for the work any longer. If the silence lasts, the mounts are given up: MNT_FORCE ends the calls that
+//! wait, and a new mount is a new connection. (The old one came back 25 s later than a server that was dead for 30 s.)
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,8 +21,8 @@ use super::servers::Server;
 use super::table::{Mount, Table};
 use super::workers::Workers;
 
-/// How long work may take until its server is asked, and how soon it is asked again. Together with the time that a server
-/// has for an answer this is how long a call waits that is the first to notice.
+/// How long work may take until its server is asked, and how soon it is asked again. Together with the time that a
+/// server has for an answer this is how long a call waits that is the first to notice.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a server is silent until its mounts are given up: two questions, and shorter than TCP's pauses have become.
 const LOST_AFTER: Duration = Duration::from_secs(4);
@@ -55,8 +55,8 @@ impl Workers {
     pub fn held(self: &Arc<Self>, name: &str, options: &Options, point: &Path) -> HeldServer {
         let table = Table::read().unwrap_or_default();
         let mount = table.at(point);
-        // Only over TCP can it be asked. The kernel may use another address than the one asked for (NFS 4.1 sees that two
-        // addresses are one server's).
+        // Only over TCP can it be asked. The kernel may use another address than the one asked for (NFS 4.1 sees that
+        // two addresses are one server's).
         let address = mount.and_then(Mount::address).filter(|_| options.transport() == Transport::Tcp);
         HeldServer {
             workers: Arc::clone(self),

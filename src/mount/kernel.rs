@@ -27,8 +27,8 @@ pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
 }
 
 /// Puts the mount on `target` there anew, with the flags that it has. A remount changes one mount; where the mount is
-/// handed on to others (from a container to its host, who hands it to pods) these have copies from before it. A clone that
-/// is attached is handed on with its flags.
+/// handed on to others (from a container to its host, who hands it to pods) these have copies from before it. A clone
+/// that is attached is handed on with its flags.
 pub(super) fn attach_anew(target: &Path) -> rustix::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     let clone = open_tree(CWD, target, flags)?;
@@ -46,8 +46,8 @@ pub(super) fn unmount(target: &Path) -> nix::Result<bool> {
     }
 }
 
-/// Ends the calls that wait for the server of the topmost mount on `target`: with errno 512 (ERESTARTSYS), those on all mounts
-/// that share its superblock. It is unmounted only if nothing uses it.
+/// Ends the calls that wait for the server of the topmost mount on `target`: with errno 512 (ERESTARTSYS), those on all
+/// mounts that share its superblock. It is unmounted only if nothing uses it.
 pub(super) fn abort(target: &Path) -> nix::Result<()> {
     match umount2(target, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE) {
         Err(Errno::EBUSY) => Ok(()),

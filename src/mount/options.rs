@@ -247,10 +247,11 @@ impl Options {
     /// The options for the controller's own mount of the share, through which it works on trees: only what says how the
     /// server is reached, and a dead server gives errors. (`softerr` would go on with what the client remembers.)
     ///
-    /// `nosharecache`: a command for people does not read what the controller's mount remembers of a directory, and calls
-    /// that are ended here are nobody else's.
+    /// `nosharecache`: a command for people does not read what the controller's mount remembers of a directory, and
+    /// calls that are ended here are nobody else's.
     ///
-    /// A disk may be slow: with NFS 4 a call fails only when the connection is lost, with NFS 3 when its answer takes 9 s.
+    /// A disk may be slow: with NFS 4 a call fails only when the connection is lost, with NFS 3 when its answer takes 9
+    /// s.
     #[must_use]
     pub fn for_controller(&self) -> Self {
         let reach = self.0.iter().filter(|word| word.reader() == Some(Reader::Reach)).cloned().collect();
@@ -258,7 +259,8 @@ impl Options {
         Self(reach).merged(Self::parse(["soft,timeo=30,retrans=2,nolock,nosharecache"]).unwrap_or_default())
     }
 
-    /// The options for the controller's other mount, through which it looks names up: the server is asked for each of them.
+    /// The options for the controller's other mount, through which it looks names up: the server is asked for each of
+    /// them.
     #[must_use]
     pub fn for_lookups(&self) -> Self {
         self.for_controller().merged(Self::parse(["lookupcache=none"]).unwrap_or_default())

@@ -24,13 +24,14 @@ pub enum Request {
         /// The server as it was reached just now.
         server: Reached,
     },
-    /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more to
-    /// a path that has a new mount by then.
+    /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more
+    /// to a path that has a new mount by then.
     Unmount {
         /// The absolute path of the mount point.
         target: String,
     },
-    /// End the calls that wait for the server of the mount on the path, and those on all mounts that share its superblock.
+    /// End the calls that wait for the server of the mount on the path, and those on all mounts that share its
+    /// superblock.
     Abort {
         /// The absolute path of the mount point.
         target: String,

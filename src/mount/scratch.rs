@@ -1,7 +1,7 @@
 //! The scratch directories of inline volumes, as a worker process makes and removes them on a mounted share.
 //!
-//! A scratch directory is an inner directory, which the pod gets, in an outer one, which only root lists: what a removal
-//! moves up stays inside, so that one that broke off is finished by the next.
+//! A scratch directory is an inner directory, which the pod gets, in an outer one, which only root lists: what a
+//! removal moves up stays inside, so that one that broke off is finished by the next.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What is known of each NFS server: whether it answers, where it is, which version it took, how much is asked of it at a
-//! time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
+//! What is known of each NFS server: whether it answers, where it is, which version it took, how much is asked of it at
+//! a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -228,8 +228,8 @@ impl Server {
         changed
     }
 
-    /// When it is to be asked whether it is back; none if it is well, or if nobody wanted it for long: then the next call
-    /// finds out.
+    /// When it is to be asked whether it is back; none if it is well, or if nobody wanted it for long: then the next
+    /// call finds out.
     pub(super) fn next_try(&self) -> Option<Instant> {
         if locked(&self.wanted).elapsed() > WANTED {
             *locked(&self.breaker) = Breaker::default();

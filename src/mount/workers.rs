@@ -40,7 +40,8 @@ pub struct Limits {
     pub per_server: usize,
     /// How long a mount or an unmount may take.
     pub mount: Duration,
-    /// How long the first mount of a server may take: while it hangs, no other server can be mounted for the first time.
+    /// How long the first mount of a server may take: while it hangs, no other server can be mounted for the first
+    /// time.
     pub first_mount: Duration,
     /// How long a server may take to answer RPC NULL.
     pub ping: Duration,
@@ -195,8 +196,8 @@ impl Workers {
 
     /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
     ///
-    /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a path
-    /// that may carry a new mount when it goes on.
+    /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a
+    /// path that may carry a new mount when it goes on.
     pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
         self.check_way(&Table::read()?, target).await?;
         for _ in 0..MOST_STACKED {
@@ -330,8 +331,8 @@ impl Workers {
         observe(metrics::DETACHED, Self::detached);
     }
 
-    /// Mounts that were taken out of the table, and whose file systems the kernel holds still, by server: somebody has a
-    /// file open, or writes what a server does not take.
+    /// Mounts that were taken out of the table, and whose file systems the kernel holds still, by server: somebody has
+    /// a file open, or writes what a server does not take.
     fn detached(&self) -> Vec<(String, u64)> {
         let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
         if detached.is_empty() {

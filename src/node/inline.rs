@@ -1,5 +1,5 @@
-//! Inline volumes: a pod's author writes server and share into the pod itself, and no administrator sees it. So they are
-//! taken only where the operator's patterns allow.
+//! Inline volumes: a pod's author writes server and share into the pod itself, and no administrator sees it. So they
+//! are taken only where the operator's patterns allow.
 
 use std::io;
 use std::path::Path;

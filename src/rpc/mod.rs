@@ -51,8 +51,8 @@ struct Calls {
 }
 
 impl Calls {
-    /// Carries a call out, counts it, and logs it: one line a call, with its method, volume, code and time. Requests are
-    /// never logged whole, because of the secrets in them.
+    /// Carries a call out, counts it, and logs it: one line a call, with its method, volume, code and time. Requests
+    /// are never logged whole, because of the secrets in them.
     async fn answer<T>(
         &self,
         method: &'static str,

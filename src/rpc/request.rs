@@ -213,8 +213,8 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
     let mut options =
         Options::parse(&parameters.mount_options)?.merged(access.options).merged(secret_options(&request.secrets)?);
     if access.mode.read_only() {
-        // A container's runtime may make a mount writable where only the mount is read-only, and not its superblock: runc
-        // does for every pod that does not say readOnly itself.
+        // A container's runtime may make a mount writable where only the mount is read-only, and not its superblock:
+        // runc does for every pod that does not say readOnly itself.
         options = options.for_readers();
     }
     Ok(Publish {

@@ -1,6 +1,7 @@
 //! Counting what is in a tree: a finished snapshot is counted once, and each copy of it is compared with that.
 //!
-//! A directory stays open for those in it, as long as not too many are; else they are opened by their path from the root.
+//! A directory stays open for those in it, as long as not too many are; else they are opened by their path from the
+//! root.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

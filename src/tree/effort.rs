@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 
-/// Workers on one export, if nothing else is said. At a round trip of 1 ms, 16 to 32 were measured to be fastest, and 64
-/// slower.
+/// Workers on one export, if nothing else is said. At a round trip of 1 ms, 16 to 32 were measured to be fastest, and
+/// 64 slower.
 pub const DEFAULT_WORKERS: usize = 24;
 
 /// What may be done at once on one export. Its clones share one bound.

@@ -15,8 +15,8 @@ const ID_DIGITS: usize = 64;
 
 /// Whether the kubelet gave this volume id, which it does for inline volumes only.
 ///
-/// It also marks them in their context, but only where the `CSIDriver` object has `podInfoOnMount`; without, the context
-/// is all the pod author's, who must not be believed.
+/// It also marks them in their context, but only where the `CSIDriver` object has `podInfoOnMount`; without, the
+/// context is all the pod author's, who must not be believed.
 #[must_use]
 pub fn is_inline_id(id: &str) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -54,8 +54,8 @@ impl fmt::Display for InlinePattern {
 }
 
 impl InlinePattern {
-    /// The same directory, told from this place on: the path that the operator wrote is the share, what the pod's author
-    /// added is below it, where no link is followed. None if the directory is not in this place.
+    /// The same directory, told from this place on: the path that the operator wrote is the share, what the pod's
+    /// author added is below it, where no link is followed. None if the directory is not in this place.
     #[must_use]
     pub fn locate(&self, share: &Share, subdir: Option<&SubDir>) -> Option<(Share, Option<SubDir>)> {
         let same_server = |server: &Server| server.as_str().eq_ignore_ascii_case(share.server().as_str());

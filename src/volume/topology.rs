@@ -1,7 +1,7 @@
 //! Where volumes can be reached from: a label that all nodes have in common from where the exports can be reached.
 //!
-//! A directory on an NFS server is not in one place, so volumes have no topology. It is there because Kubernetes keeps a
-//! `CSIStorageCapacity` only for drivers whose nodes tell one.
+//! A directory on an NFS server is not in one place, so volumes have no topology. It is there because Kubernetes keeps
+//! a `CSIStorageCapacity` only for drivers whose nodes tell one.
 
 use std::fmt;
 use std::str::FromStr;

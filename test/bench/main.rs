@@ -117,8 +117,8 @@ fn megabytes(driver: &Driver) -> f64 {
     driver.resident_bytes() as f64 / 1e6
 }
 
-/// NodePublishVolume and NodeUnpublishVolume against bare mount(2) and umount2(2), each with an RPC NULL, on servers that
-/// this host has mounted already.
+/// NodePublishVolume and NodeUnpublishVolume against bare mount(2) and umount2(2), each with an RPC NULL, on servers
+/// that this host has mounted already.
 async fn publishing(report: &mut Report) {
     let near = std::env::var("E2E_NEAR").expect("E2E_NEAR is server:/share");
     for (server, share, version, bounded) in

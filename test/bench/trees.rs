@@ -19,7 +19,8 @@ const LARGE: usize = 512 << 20;
 const SAMPLES: usize = 3;
 /// The same for one large file: a server that writes so much is now and then ten times slower.
 const LARGE_SAMPLES: usize = 7;
-/// The same for deletes, which do what `rm` does: what there is between them is less than one time differs from the next.
+/// The same for deletes, which do what `rm` does: what there is between them is less than one time differs from the
+/// next.
 const MANY_SAMPLES: usize = 15;
 /// Numbers of workers that are compared.
 const CREWS: [usize; 6] = [8, 16, DEFAULT_WORKERS, 32, 48, 64];

@@ -1,5 +1,5 @@
-//! A controller whose server dies: its calls are refused with the reason, what hangs in the kernel is ended, and all goes on
-//! when the server is back.
+//! A controller whose server dies: its calls are refused with the reason, what hangs in the kernel is ended, and all
+//! goes on when the server is back.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -197,7 +197,8 @@ async fn a_scratch_directory_is_the_pod_s_own_and_goes_with_it() {
     }
     assert_eq!(scratches().len(), 2);
     assert_eq!(std::fs::read_to_string(targets[0].join("a/file")).unwrap(), "0");
-    // Only root sees what is in the outer directory, and where nothing is mounted but for the pods nothing is left over.
+    // Only root sees what is in the outer directory, and where nothing is mounted but for the pods nothing is left
+    // over.
     let outer = on_server("inline/team").join(&scratches()[0]);
     assert_eq!(std::fs::metadata(outer).unwrap().mode() & 0o7777, 0o711);
     assert_eq!(nfs_mounts_below(folder.path()).len(), 2);

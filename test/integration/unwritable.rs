@@ -1,4 +1,5 @@
-//! Exports on which the driver's own folder cannot be made, or not be read: what others made there is found all the same.
+//! Exports on which the driver's own folder cannot be made, or not be read: what others made there is found all the
+//! same.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

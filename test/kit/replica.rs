@@ -41,8 +41,8 @@ impl Replica {
         self.driver = Driver::start_in(self.client, self.folder.path(), &flags);
     }
 
-    /// How many calls of this kind (`READ`, `OPEN`, …) have been sent to the server, by all its mounts: each has counts of its
-    /// own, for they share no cache.
+    /// How many calls of this kind (`READ`, `OPEN`, …) have been sent to the server, by all its mounts: each has counts
+    /// of its own, for they share no cache.
     pub fn sent(&self, operation: &str) -> u64 {
         let statistics = std::fs::read_to_string("/proc/self/mountstats").expect("the mounts' statistics");
         let own = format!(" mounted on {}/", self.folder.path().display());

@@ -1,7 +1,7 @@
 //! The directories from a tree's root down to where the work is, whatever their number.
 //!
-//! Only the last [`OPEN`] of them are kept open. One further up is opened again when the work comes back to it, from the
-//! root downwards and never through `..`, so that a directory that is moved meanwhile leads nowhere else.
+//! Only the last [`OPEN`] of them are kept open. One further up is opened again when the work comes back to it, from
+//! the root downwards and never through `..`, so that a directory that is moved meanwhile leads nowhere else.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,12 +1,12 @@
 //! Whole trees to and from tar archives.
 //!
-//! [`write()`] makes one `.tar.zst` of a tree. [`read()`] restores it, and the `.tar.gz` and `.tar` that Go's archive/tar
-//! and GNU tar make. An archive lies where others can write, so nothing in it is trusted: not its names, its links, its
-//! sizes, nor its end.
+//! [`write()`] makes one `.tar.zst` of a tree. [`read()`] restores it, and the `.tar.gz` and `.tar` that Go's
+//! archive/tar and GNU tar make. An archive lies where others can write, so nothing in it is trusted: not its names,
+//! its links, its sizes, nor its end.
 //!
-//! The format is POSIX's pax with the extensions of GNU tar and star that every tar knows: `SCHILY.xattr.*` for extended
-//! attributes and `GNU.sparse.*` (version 1.0) for files with holes. A socket has no type in tar: it is an empty file
-//! with the record `NFSCSI.type=socket`, which other programs pass over.
+//! The format is POSIX's pax with the extensions of GNU tar and star that every tar knows: `SCHILY.xattr.*` for
+//! extended attributes and `GNU.sparse.*` (version 1.0) for files with holes. A socket has no type in tar: it is an
+//! empty file with the record `NFSCSI.type=socket`, which other programs pass over.
 
 mod chain;
 mod head;

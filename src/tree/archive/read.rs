@@ -1,9 +1,9 @@
 //! From an archive to a tree.
 //!
-//! The target is empty, and nothing else writes there. An archive may name a member twice: the later one takes the place
-//! of the earlier, which is removed and never written through, so that neither a link nor another name of the same file
-//! passes the data on. Directories stay and are filled up. A member's directory is opened beneath the target, component
-//! by component, and a link on the way ends the restore.
+//! The target is empty, and nothing else writes there. An archive may name a member twice: the later one takes the
+//! place of the earlier, which is removed and never written through, so that neither a link nor another name of the
+//! same file passes the data on. Directories stay and are filled up. A member's directory is opened beneath the target,
+//! component by component, and a link on the way ends the restore.
 //!
 //! Files get their attributes when their data is on the server. A directory gets its own when the work leaves it, and
 //! again if a later member leads back into it: whatever the order of the members, all have the right times in the end,

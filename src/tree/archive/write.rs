@@ -1,11 +1,11 @@
 //! From a tree to an archive.
 //!
 //! The tree is walked depth first, each directory before what is in it. A directory is read piece by piece as the work
-//! goes on, so that one with a million names takes no more memory than one with a hundred. The one thing that grows with the
-//! tree is the table of hard links (links.rs).
+//! goes on, so that one with a million names takes no more memory than one with a hundred. The one thing that grows
+//! with the tree is the table of hard links (links.rs).
 //!
-//! The tree may change meanwhile. What vanishes before its turn is left out and counted, once the server was asked for it
-//! again; the tree's root may not vanish. A file is archived with the size that it had when it was opened: cut if it
+//! The tree may change meanwhile. What vanishes before its turn is left out and counted, once the server was asked for
+//! it again; the tree's root may not vanish. A file is archived with the size that it had when it was opened: cut if it
 //! grows, filled up with zeroes if it shrinks. One that is removed while it is read is filled up too, and counted; if
 //! another file has its name by then, that one is archived as well, and takes its place when the archive is read.
 
@@ -43,8 +43,8 @@ const SHARE: u32 = 2 * 1024 * 1024;
 /// the share where the archive is kept: inside of `source` it is left out, for it holds this very archive.
 ///
 /// # Errors
-/// [`ArchiveError::Tree`] for what could not be read or written: ESTALE or ENOENT if `source` itself is gone, ECANCELED if
-/// `progress` was stopped. [`ArchiveError::Unsupported`] for what could not be restored again.
+/// [`ArchiveError::Tree`] for what could not be read or written: ESTALE or ENOENT if `source` itself is gone, ECANCELED
+/// if `progress` was stopped. [`ArchiveError::Unsupported`] for what could not be restored again.
 pub fn write(
     source: impl AsFd,
     own: Option<u64>,

@@ -3,8 +3,8 @@
 //! A server that has lists shows one for every entry, and nearly all of them only repeat the permissions. To set such a
 //! list is a round trip for nothing, and to compare it with what the copy has is another. So what a new entry with
 //! certain permissions has by itself is remembered, and only other lists are looked at again. What is true of one new
-//! directory is true of all on its file system that are made in the driver's own folders, since lists that entries would
-//! inherit are set when all is in place.
+//! directory is true of all on its file system that are made in the driver's own folders, since lists that entries
+//! would inherit are set when all is in place.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;

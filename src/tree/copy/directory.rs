@@ -47,7 +47,8 @@ pub(super) struct Open {
     pub(super) source: OwnedFd,
     /// A place only (`O_PATH`).
     pub(super) target: OwnedFd,
-    /// The same directory in the tree of an earlier attempt, as a place only. None where that tree has no such directory.
+    /// The same directory in the tree of an earlier attempt, as a place only. None where that tree has no such
+    /// directory.
     pub(super) earlier: Option<OwnedFd>,
 }
 
@@ -314,8 +315,8 @@ pub(super) fn make(spot: &Spot<'_>, mode: u32) -> std::result::Result<Option<(Ow
     Ok(Some((target, has, is_new)))
 }
 
-/// The directory of an earlier attempt's tree, as a place only. What is missing there or cannot be opened, or is a link,
-/// is none: nothing depends on it.
+/// The directory of an earlier attempt's tree, as a place only. What is missing there or cannot be opened, or is a
+/// link, is none: nothing depends on it.
 pub(super) fn earlier_directory(above: impl AsFd, name: &CStr) -> Option<OwnedFd> {
     walk::open(above, walk::as_path(name), OFlag::O_PATH | OFlag::O_DIRECTORY, 0).ok()
 }

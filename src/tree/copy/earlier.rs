@@ -1,10 +1,10 @@
 //! What an abandoned attempt of the same copy left: its complete files are moved from its tree into this one.
 //!
-//! Its owner may be a process that was frozen and wakes up, and then writes on through the descriptors that it holds. So
-//! nothing is used in the place where it is: directories are made again, and a file is looked at once more after it was
-//! moved, when no name leads there from the earlier tree. Times are set last, so a file with its source's size and time
-//! of change is complete, and its owner does not write to it any more. Files with several names are copied again: as long
-//! as the earlier tree has one of them, they would have too many.
+//! Its owner may be a process that was frozen and wakes up, and then writes on through the descriptors that it holds.
+//! So nothing is used in the place where it is: directories are made again, and a file is looked at once more after it
+//! was moved, when no name leads there from the earlier tree. Times are set last, so a file with its source's size and
+//! time of change is complete, and its owner does not write to it any more. Files with several names are copied again:
+//! as long as the earlier tree has one of them, they would have too many.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -42,7 +42,8 @@ pub(super) fn take(
     if !statat(from, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|has| is_complete(&has)) {
         return Ok(None);
     }
-    // A rename that failed may have been carried out: the server's answer may be the second one, to a repeated question.
+    // A rename that failed may have been carried out: the server's answer may be the second one, to a repeated
+    // question.
     if renameat(from, name, to, name).is_ok() {
         // To open a file by its name asks the server for its attributes.
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;

@@ -43,8 +43,8 @@ use super::{Progress, SourceKind, TreeError, is_own};
 
 /// So many entries are worth a worker of their own.
 const PART: usize = 8;
-/// So many workers are called for each directory: a file's copy takes seven round trips, in one of which (it is made) the
-/// kernel keeps its directory locked. More would only wait for each other.
+/// So many workers are called for each directory: a file's copy takes seven round trips, in one of which (it is made)
+/// the kernel keeps its directory locked. More would only wait for each other.
 const IN_ONE_DIRECTORY: usize = 8;
 /// When so many tasks wait, directories are read in small batches.
 const MANY_TASKS: usize = 4096;
@@ -67,12 +67,13 @@ pub struct Place<'a> {
 }
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
-/// `source` is open for reading, and from its beginning; its position moves. The folder of links is removed when all is there. `file_system` is what is known of the target's file system.
+/// `source` is open for reading, and from its beginning; its position moves. The folder of links is removed when all is
+/// there. `file_system` is what is known of the target's file system.
 ///
 /// # Errors
-/// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV: another
-/// file system is mounted in `source`. ENOENT or ESTALE: a frozen source lacks an entry, or the source or the target is
-/// gone as a whole. ECANCELED: `progress` was stopped.
+/// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV:
+/// another file system is mounted in `source`. ENOENT or ESTALE: a frozen source lacks an entry, or the source or the
+/// target is gone as a whole. ECANCELED: `progress` was stopped.
 pub fn tree(
     source: impl AsFd,
     kind: SourceKind,

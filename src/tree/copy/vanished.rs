@@ -1,7 +1,7 @@
 //! What is gone from the source when its turn comes: counted in a volume that is in use, an error in a snapshot.
 //!
-//! A server that has lost a file system, or fails over, says ESTALE of what is still there. So the server is asked for a
-//! name once more before it is left out, and for the directory that it is in by that directory's path.
+//! A server that has lost a file system, or fails over, says ESTALE of what is still there. So the server is asked for
+//! a name once more before it is left out, and for the directory that it is in by that directory's path.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;

@@ -305,8 +305,8 @@ impl<'a> Removal<'a> {
                     }
                 }
                 if entries.is_buffer_empty() {
-                    // After many it goes on at the beginning, if all before are gone: only there does NFS ask the server
-                    // for the names with all that is known of them.
+                    // After many it goes on at the beginning, if all before are gone: only there does NFS ask the
+                    // server for the names with all that is known of them.
                     let all_gone = failed.is_none() && !*waits;
                     next = Some(if removed >= MANY_NAMES && all_gone { 0 } else { cookie });
                     break;
@@ -379,8 +379,8 @@ impl<'a> Removal<'a> {
     }
 }
 
-/// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it, unless
-/// the directory was found unchanged since it was read. Whether there are any.
+/// Makes the names from `from` on, as many as fit, cheap to remove: NFS looks every name up before it removes it,
+/// unless the directory was found unchanged since it was read. Whether there are any.
 fn prepare(directory: &OwnedFd, from: u64) -> Result<bool> {
     let mut buffer = [MaybeUninit::uninit(); GLANCE];
     if tell(directory).map_err(from_rustix)? != from {

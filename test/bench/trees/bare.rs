@@ -62,7 +62,8 @@ pub fn has_zstd() -> bool {
     Command::new("zstd").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// copy_file_range(2) of a whole file to a new one, and fsync(2): what a copy by the server costs without anything else.
+/// copy_file_range(2) of a whole file to a new one, and fsync(2): what a copy by the server costs without anything
+/// else.
 pub fn copy_range(from: &Path, to: &Path) -> Duration {
     let begun = begin();
     let (from, to) = (File::open(from).unwrap(), File::create_new(to).unwrap());

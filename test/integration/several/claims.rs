@@ -18,7 +18,8 @@ use crate::kit::share::Share;
 const GIVEN: (&str, &str) = ("subDir", "team/data");
 const SQUASHED: &str = "/run/exports/squash-writable";
 
-/// Nothing is claimed on an export; and a volume with the directory is deleted with all in it. Else: what was before it.
+/// Nothing is claimed on an export; and a volume with the directory is deleted with all in it. Else: what was before
+/// it.
 async fn nothing_is_claimed(root: &Path, next: &Call, replica: &Replica, after: &str) -> Result<(), String> {
     let claims = names_in(&root.join(".nfs-csi/subdirs"));
     let id = next.retried(&replica.calls).await.map_err(|status| format!("after {after}: {status}"))?;
