@@ -12,8 +12,8 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::controller::Settings;
+use crate::mount::daemon::mounter::Limits;
 use crate::mount::options::Options;
-use crate::mount::workers::Limits;
 use crate::node::NodeSettings;
 use crate::registration;
 use crate::server::Endpoint;

@@ -13,8 +13,8 @@ use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
 use crate::health::{self, Readiness};
 use crate::metrics::Metrics;
+use crate::mount::daemon::mounter::Mounter;
 use crate::mount::host::{self, HostError};
-use crate::mount::workers::Workers;
 use crate::node::Node;
 use crate::registration::Registration;
 use crate::rpc;
@@ -77,17 +77,17 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
-    let workers = Workers::start(configuration.limits).map_err(StartError::Workers)?;
-    let observed = Arc::clone(&workers);
+    let mounter = Mounter::start(configuration.limits).map_err(StartError::Workers)?;
+    let observed = Arc::clone(&mounter);
     let metrics = Metrics::new(&configuration.driver_name);
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
         tokio::spawn(health::serve(health::bind(address).await?, Arc::clone(&metrics), ready.clone()));
     }
     let node =
-        if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&workers)).await?) } else { None };
+        if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&mounter)).await?) } else { None };
     let controller =
-        if configuration.roles.controller { Some(start_controller(&configuration, workers).await?) } else { None };
+        if configuration.roles.controller { Some(start_controller(&configuration, mounter).await?) } else { None };
     // Last of all: the kubelet calls a driver as soon as it finds it.
     let registration = match &configuration.registration {
         Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
@@ -154,16 +154,16 @@ fn check_host(checks: &Checks) -> Result<(), HostError> {
     checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
 }
 
-async fn start_node(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Node>, StartError> {
+async fn start_node(configuration: &Configuration, mounter: Arc<Mounter>) -> Result<Arc<Node>, StartError> {
     let state = state_folder(configuration);
-    Node::start(configuration.node.clone(), workers, &state, &configuration.working_mount_dir)
+    Node::start(configuration.node.clone(), mounter, &state, &configuration.working_mount_dir)
         .await
         .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })
 }
 
-async fn start_controller(configuration: &Configuration, workers: Arc<Workers>) -> Result<Arc<Controller>, StartError> {
+async fn start_controller(configuration: &Configuration, mounter: Arc<Mounter>) -> Result<Arc<Controller>, StartError> {
     let place = &configuration.working_mount_dir;
-    Controller::start(configuration.settings.clone(), workers, place).await.map_err(|error| StartError::Folder {
+    Controller::start(configuration.settings.clone(), mounter, place).await.map_err(|error| StartError::Folder {
         path: place.clone(),
         error,
         flag: "--working-mount-dir",

@@ -9,8 +9,8 @@ use crate::cli::ExportPlace;
 use crate::export::holder::Holder;
 use crate::export::pool::Exports;
 use crate::export::{Export, ExportError};
+use crate::mount::daemon::mounter::{Limits, Mounter};
 use crate::mount::options::Options;
-use crate::mount::workers::{Limits, Workers};
 use crate::tree::effort::DEFAULT_WORKERS;
 
 /// Why an export cannot be worked on.
@@ -42,8 +42,8 @@ where
             Arc::new(Export::mounted_at(&path, Arc::new(holder)).map_err(failed(&path))?).run(work).await
         }
         ExportPlace::Share(share) => {
-            let workers = Workers::start(Limits::default()).map_err(failed(&folder))?;
-            let exports = Exports::start(workers, &folder, holder, DEFAULT_WORKERS).await.map_err(failed(&folder))?;
+            let mounter = Mounter::start(Limits::default()).map_err(failed(&folder))?;
+            let exports = Exports::start(mounter, &folder, holder, DEFAULT_WORKERS).await.map_err(failed(&folder))?;
             let done = match exports.open(&share, options).await {
                 Ok(export) => export.run(work).await,
                 Err(error) => Err(error.into()),

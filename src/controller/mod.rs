@@ -39,8 +39,8 @@ use crate::export::staging::StagingName;
 use crate::export::{Export, ExportError, TreeWork};
 use crate::jobs::{Job, JobError, Jobs};
 use crate::metrics::Metrics;
+use crate::mount::daemon::mounter::Mounter;
 use crate::mount::options::Options;
-use crate::mount::workers::Workers;
 use crate::tree::Progress;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::name::RecordKey;
@@ -89,9 +89,9 @@ impl Controller {
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.
-    pub async fn start(settings: Settings, workers: Arc<Workers>, place: &Path) -> std::io::Result<Arc<Self>> {
+    pub async fn start(settings: Settings, mounter: Arc<Mounter>, place: &Path) -> std::io::Result<Arc<Self>> {
         let holder = Holder::open(place, settings.cluster.clone());
-        let exports = Exports::start(workers, place, holder, settings.tree_workers).await?;
+        let exports = Exports::start(mounter, place, holder, settings.tree_workers).await?;
         let known = KnownExports::open(place, &settings.shares);
         let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention);
         for share in known.all() {

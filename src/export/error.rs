@@ -3,7 +3,7 @@
 use nix::errno::Errno;
 use thiserror::Error;
 
-use crate::mount::error::MountError;
+use crate::mount::protocol::error::MountError;
 use crate::tree::archive::ArchiveError;
 
 /// A call on an export that failed.

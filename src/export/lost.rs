@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::pool::Exports;
 use super::{Export, ExportError};
-use crate::mount::held::{HeldServer, Work};
+use crate::mount::daemon::held::{HeldServer, Work};
 use crate::mount::options::Options;
 use crate::volume::share::Share;
 
@@ -85,7 +85,7 @@ impl Exports {
     where
         E: From<ExportError>,
     {
-        let mut changes = self.workers.changes();
+        let mut changes = self.mounter.changes();
         for (share, options) in on {
             self.check(share, options)?;
         }
@@ -108,7 +108,7 @@ impl Exports {
 
     /// Waits until the server of a share answers again; for ever where it is not known not to.
     pub async fn back(&self, share: &Share, options: &Options) {
-        let mut changes = self.workers.changes();
+        let mut changes = self.mounter.changes();
         if self.check(share, options).is_ok() {
             return std::future::pending().await;
         }
@@ -120,7 +120,7 @@ impl Exports {
     fn check(&self, share: &Share, options: &Options) -> Result<(), ExportError> {
         match self.find(share, options) {
             Some(export) => export.check_server(),
-            None => Ok(self.workers.check(&share.server().to_string(), options)?),
+            None => Ok(self.mounter.check(&share.server().to_string(), options)?),
         }
     }
 
@@ -141,7 +141,7 @@ impl Exports {
 
     /// From now on gives exports up whenever a server is found to be silent for long.
     pub(super) fn give_up_in_time(self: &Arc<Self>) {
-        let (exports, mut changes) = (Arc::downgrade(self), self.workers.changes());
+        let (exports, mut changes) = (Arc::downgrade(self), self.mounter.changes());
         tokio::spawn(async move {
             while changes.changed().await.is_ok() {
                 let Some(exports) = exports.upgrade() else { return };

@@ -48,7 +48,7 @@ use self::layout::{Layout, TreeLayout};
 use self::trash::TrashName;
 pub use self::tree_turns::TreeWork;
 use self::tree_turns::Turns;
-use crate::mount::held::HeldServer;
+use crate::mount::daemon::held::HeldServer;
 use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;

@@ -12,11 +12,11 @@ use super::holder::Holder;
 use super::tree_turns::Turns;
 use super::{Export, ExportError, Mounted, Shared};
 use crate::jobs::{Job, Jobs};
-use crate::mount::error::MountError;
+use crate::mount::daemon::mounter::{self as worker, Mounter};
+use crate::mount::daemon::private_dir::{PrivateDir, tidy_up, unmount_below};
 use crate::mount::options::Options;
-use crate::mount::private_dir::{PrivateDir, tidy_up, unmount_below};
-use crate::mount::request::MountRequest;
-use crate::mount::workers::{self as worker, Workers};
+use crate::mount::protocol::MountRequest;
+use crate::mount::protocol::error::MountError;
 use crate::tree::effort::Effort;
 use crate::volume::share::Share;
 
@@ -28,7 +28,7 @@ const IDLE_CHECK: Duration = Duration::from_mins(1);
 /// The mounted exports of this process.
 #[derive(Debug)]
 pub struct Exports {
-    pub(super) workers: Arc<Workers>,
+    pub(super) mounter: Arc<Mounter>,
     folder: PrivateDir,
     holder: Arc<Holder>,
     turns: Arc<Turns>,
@@ -54,14 +54,14 @@ impl Exports {
     /// # Errors
     /// Where this host's file system refuses the folder.
     pub async fn start(
-        workers: Arc<Workers>,
+        mounter: Arc<Mounter>,
         place: &Path,
         holder: Holder,
         tree_workers: usize,
     ) -> io::Result<Arc<Self>> {
-        tidy_up(place, &workers).await;
+        tidy_up(place, &mounter).await;
         let exports = Arc::new(Self {
-            workers,
+            mounter,
             folder: PrivateDir::create(place)?,
             holder: Arc::new(holder),
             turns: Turns::new(),
@@ -117,7 +117,7 @@ impl Exports {
     /// Unmounts all, those that were forgotten too.
     pub async fn close(&self) {
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        unmount_below(self.folder.path(), &self.workers).await;
+        unmount_below(self.folder.path(), &self.mounter).await;
     }
 
     pub(super) fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
@@ -146,7 +146,7 @@ impl Exports {
         };
         tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
         let shared = self.shared(&key.share);
-        let server = self.workers.held(&key.share.server().to_string(), &key.options, &names.point);
+        let server = self.mounter.held(&key.share.server().to_string(), &key.options, &names.point);
         let (share, options) = (key.share.clone(), key.options.clone());
         let export = Arc::new(Export::new(share, options, version, names, Some(trees), Some(server), shared));
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
@@ -182,7 +182,7 @@ impl Exports {
             read_only: false,
             permissions: None,
         };
-        match self.workers.mount(request).await? {
+        match self.mounter.mount(request).await? {
             worker::Mounted::Now { version, .. } => Ok((Mounted::open(point).map_err(refused)?, version)),
             worker::Mounted::Before(_) => Err(refused(io::Error::from(io::ErrorKind::ResourceBusy))),
         }
@@ -191,7 +191,7 @@ impl Exports {
     pub(super) async fn unmount(&self, share: &Share, points: &[PathBuf]) {
         let server = share.server().to_string();
         for point in points {
-            match self.workers.unmount(&server, &point.to_string_lossy(), true).await {
+            match self.mounter.unmount(&server, &point.to_string_lossy(), true).await {
                 Ok(()) => tracing::debug!(%share, "export unmounted"),
                 Err(error) => tracing::warn!(%share, %error, "cannot unmount the export"),
             }

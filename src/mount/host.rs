@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::kernel;
 use super::table::{Mount, Table, TableError};
 
 const STATUS: &str = "/proc/self/status";
@@ -65,7 +64,7 @@ pub fn can_mount() -> Result<(), HostError> {
         return Ok(());
     }
     // The kernel loads a file system's module when it is asked for by name; nothing is mounted.
-    let is_missing = |fs_type: &&str| kernel::find_file_system(fs_type) == Err(Errno::ENODEV);
+    let is_missing = |fs_type: &&str| find_file_system(fs_type) == Err(Errno::ENODEV);
     if NFS.iter().all(is_missing) { Err(HostError::NoNfs) } else { Ok(()) }
 }
 
@@ -91,6 +90,12 @@ pub fn is_kubelet_dir(path: &Path) -> Result<(), HostError> {
 
 fn read(path: &'static str) -> Result<String, HostError> {
     std::fs::read_to_string(path).map_err(|error| HostError::Unreadable { path, error })
+}
+
+/// Asks the kernel for a file system by name, which loads its module; nothing is mounted. ENODEV: there is none.
+fn find_file_system(fs_type: &str) -> nix::Result<()> {
+    let found = rustix::mount::fsopen(fs_type, rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
+    found.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 /// Whether the effective capabilities in the text of `/proc/self/status` hold CAP_SYS_ADMIN.

@@ -1,25 +1,18 @@
 //! Mounting and unmounting NFS from a daemon that must never hang.
 //!
-//! What may block runs in worker processes ([`workers`], [`worker`]); what is mounted is known from the mount table
-//! ([`table`]), never from a look at the path.
+//! What may block is done by worker processes. What is mounted is known from the mount table ([`table`]), never from a
+//! look at the path. Each of these knows only those above it:
+//!
+//! - [`options`] and [`table`]: mount options as text, and the mounts that there are;
+//! - [`protocol`]: what the daemon and a worker process say to each other, and why something failed;
+//! - [`worker`]: what a worker process does, one request at a time;
+//! - [`daemon`]: what the daemon does: which server may be asked, by which process, and for how long;
+//! - [`host`]: what this host must have.
 
-mod attempt;
-mod breaker;
-pub mod error;
-pub mod held;
+pub mod daemon;
 pub mod host;
-mod kernel;
 mod onc;
 pub mod options;
-mod ping;
-pub mod private_dir;
-mod processes;
-mod reach;
-pub mod request;
-pub mod scratch;
-mod servers;
-mod statd;
+pub mod protocol;
 pub mod table;
-mod words;
 pub mod worker;
-pub mod workers;

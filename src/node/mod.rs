@@ -23,7 +23,7 @@ pub use self::stats::{Problem, ProblemKind, Stats, StatsError};
 pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
-use crate::mount::workers::Workers;
+use crate::mount::daemon::mounter::Mounter;
 use crate::volume::inline::InlinePattern;
 
 /// What the operator decides about a node.
@@ -43,7 +43,7 @@ pub struct NodeSettings {
 #[derive(Debug)]
 pub struct Node {
     settings: NodeSettings,
-    workers: Arc<Workers>,
+    mounter: Arc<Mounter>,
     published: PublishedVolumes,
     /// None where no inline volume can be or was.
     scratches: Option<Arc<Scratches>>,
@@ -60,7 +60,7 @@ impl Node {
     /// Where this host's file system refuses one of the folders.
     pub async fn start(
         settings: NodeSettings,
-        workers: Arc<Workers>,
+        mounter: Arc<Mounter>,
         state: &Path,
         place: &Path,
     ) -> io::Result<Arc<Self>> {
@@ -70,9 +70,9 @@ impl Node {
             None
         } else {
             let is_used = |scratch: &Scratch| used.contains(scratch);
-            Some(Scratches::start(Arc::clone(&workers), state, place, is_used).await?)
+            Some(Scratches::start(Arc::clone(&mounter), state, place, is_used).await?)
         };
-        Ok(Arc::new(Self { settings, workers, published, scratches, usages: Mutex::default(), jobs: Arc::default() }))
+        Ok(Arc::new(Self { settings, mounter, published, scratches, usages: Mutex::default(), jobs: Arc::default() }))
     }
 
     /// Tells the metrics what this node holds.

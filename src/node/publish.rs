@@ -9,11 +9,11 @@ use super::published::Published;
 use super::scratch::ScratchError;
 use super::{Node, job_key};
 use crate::jobs::{Job, JobError};
-use crate::mount::error::MountError;
+use crate::mount::daemon::mounter::Mounted;
 use crate::mount::options::Options;
-use crate::mount::request::{MountRequest, Occupant};
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{MountRequest, Occupant};
 use crate::mount::table::{Table, split_source};
-use crate::mount::workers::Mounted;
 use crate::volume::access::Mode;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
@@ -129,7 +129,7 @@ impl Node {
             self.note(wanted.clone())?;
         }
         let mounted = match self.make_scratch(&wanted, before.as_ref(), publish.permissions).await {
-            Ok(()) => self.workers.mount(request.clone()).await,
+            Ok(()) => self.mounter.mount(request.clone()).await,
             Err(ScratchError::BrokeOff(error)) => Err(error),
             Err(ScratchError::NotReached(error)) => {
                 if before.is_none() {
@@ -184,12 +184,12 @@ impl Node {
     /// Mounts anew what is mounted of an export that its server has lost. Who has files open there keeps them, as lost
     /// as they are.
     async fn heal(&self, target: &str, request: MountRequest) -> Result<(), PublishError> {
-        if !self.workers.is_stale(target).await {
+        if !self.mounter.is_stale(target).await {
             return Ok(());
         }
         tracing::warn!(target, source = request.source(), "the mount is stale: mounted anew");
-        self.workers.unmount(&request.server, target, false).await?;
-        self.workers.mount(request).await?;
+        self.mounter.unmount(&request.server, target, false).await?;
+        self.mounter.mount(request).await?;
         Ok(())
     }
 

@@ -19,12 +19,12 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use crate::jobs::{Job, Jobs};
-use crate::mount::error::MountError;
+use crate::mount::daemon::mounter::{Mounted, Mounter};
+use crate::mount::daemon::private_dir::{PrivateDir, tidy_up};
 use crate::mount::options::Options;
-use crate::mount::private_dir::{PrivateDir, tidy_up};
-use crate::mount::request::MountRequest;
-use crate::mount::scratch::ScratchRequest;
-use crate::mount::workers::{Mounted, Workers};
+use crate::mount::protocol::MountRequest;
+use crate::mount::protocol::ScratchRequest;
+use crate::mount::protocol::error::MountError;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
 
@@ -103,7 +103,7 @@ pub(super) fn any_left(state: &Path) -> bool {
 /// The scratch directories of this node.
 #[derive(Debug)]
 pub(super) struct Scratches {
-    workers: Arc<Workers>,
+    mounter: Arc<Mounter>,
     mounts: PrivateDir,
     folder: PathBuf,
     /// Those that are to be removed, by the name of the outer directory.
@@ -117,7 +117,7 @@ impl Scratches {
     /// Knows what is to be removed from the records in `state`, but for what `is_used`, and goes on with it. Shares are
     /// mounted below `place`.
     pub(super) async fn start(
-        workers: Arc<Workers>,
+        mounter: Arc<Mounter>,
         state: &Path,
         place: &Path,
         is_used: impl Fn(&Scratch) -> bool,
@@ -135,10 +135,10 @@ impl Scratches {
                 Err(error) => tracing::warn!(path = %path.display(), %error, "cannot read what is to be removed"),
             }
         }
-        tidy_up(place, &workers).await;
+        tidy_up(place, &mounter).await;
         let mounts = PrivateDir::create(place)?;
         let (left, turns, jobs) = (Mutex::new(left), Mutex::default(), Arc::default());
-        let scratches = Arc::new(Self { workers, mounts, folder, left, turns, jobs });
+        let scratches = Arc::new(Self { mounter, mounts, folder, left, turns, jobs });
         tokio::spawn(go_on(Arc::downgrade(&scratches)));
         Ok(scratches)
     }
@@ -212,15 +212,15 @@ impl Scratches {
         let (outer, inner) = (scratch.outer.clone(), scratch.inner.clone());
         let work = ScratchRequest { place: request.target.clone(), outer, inner, make };
         let target = request.target.clone();
-        let done = match self.workers.mount(request).await {
+        let done = match self.mounter.mount(request).await {
             Ok(Mounted::Now { .. }) => {
-                self.workers.scratch(scratch.server(), work).await.map_err(ScratchError::BrokeOff)
+                self.mounter.scratch(scratch.server(), work).await.map_err(ScratchError::BrokeOff)
             }
             // An unmount that failed left it; the next try finds it gone.
             Ok(Mounted::Before(_)) => Err(refused(io::Error::from(io::ErrorKind::ResourceBusy))),
             Err(error) => Err(ScratchError::NotReached(error)),
         };
-        if let Err(error) = self.workers.unmount(scratch.server(), &target, true).await {
+        if let Err(error) = self.mounter.unmount(scratch.server(), &target, true).await {
             tracing::warn!(share = %scratch.share, %error, "cannot unmount the share of a scratch directory");
         }
         done

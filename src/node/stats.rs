@@ -10,8 +10,8 @@ use std::time::Instant;
 use thiserror::Error;
 
 use super::Node;
-use crate::mount::error::MountError;
-use crate::mount::request::Usage;
+use crate::mount::protocol::Usage;
+use crate::mount::protocol::error::MountError;
 use crate::mount::table::{Table, split_source};
 
 /// How a published volume fares.
@@ -89,7 +89,7 @@ impl Node {
         if let Some(known) = last.filter(|known| known.since.elapsed() < self.settings.stats_cache) {
             return Ok(Stats { usage: Some(known.usage), problem: None });
         }
-        match self.workers.usage(mount).await {
+        match self.mounter.usage(mount).await {
             Ok(usage) => {
                 let known = Known { mount: mount.id, usage, since: Instant::now() };
                 self.usages.lock().unwrap_or_else(PoisonError::into_inner).insert(mount_point, known);

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{Node, job_key};
 use crate::jobs::{Job, JobError};
-use crate::mount::error::MountError;
+use crate::mount::protocol::error::MountError;
 
 /// Why a target was not unmounted.
 #[derive(Clone, Debug, Error)]
@@ -42,7 +42,7 @@ impl Node {
             Some(published) => (published.server.as_str(), published.mount_point.as_str()),
             None => ("", target),
         };
-        self.workers
+        self.mounter
             .unmount(server, mount_point, true)
             .await
             .map_err(|error| UnpublishError::Mount { volume: volume.clone(), error })?;

@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use super::Calls;
 use super::request;
 use super::status::status;
-use crate::mount::request::Usage;
+use crate::mount::protocol::Usage;
 use crate::node::{Node, NodeSettings, Problem, ProblemKind, Stats};
 use crate::proto::node_service_capability::rpc::Type as Rpc;
 use crate::proto::node_service_capability::{self, Type};

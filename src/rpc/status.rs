@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError, SnapshotError};
 use crate::export::ExportError;
 use crate::jobs::JobError;
-use crate::mount::error::MountError;
+use crate::mount::protocol::error::MountError;
 use crate::node::{PublishError, StatsError, UnpublishError};
 use crate::tree::archive::ArchiveError;
 

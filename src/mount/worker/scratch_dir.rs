@@ -9,12 +9,10 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use serde::{Deserialize, Serialize};
 
-use super::error::MountError;
-use super::request::{Reply, Request};
-use super::workers::Workers;
 use crate::beneath;
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{Reply, ScratchRequest};
 use crate::tree::effort::Effort;
 use crate::tree::make::{self, Attributes};
 use crate::tree::remove;
@@ -23,33 +21,6 @@ use crate::tree::remove;
 const OUTER_MODE: u32 = 0o711;
 /// Workers of one removal.
 const WORKERS: usize = 8;
-
-/// A scratch directory, and what is to be done with it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ScratchRequest {
-    /// Where the directory that holds it is mounted, for this only.
-    pub place: String,
-    /// The name of the outer directory.
-    pub outer: String,
-    /// The name of the inner one.
-    pub inner: String,
-    /// Permission bits of the inner directory, which is to be made; none: all is to be removed.
-    pub make: Option<u32>,
-}
-
-impl Workers {
-    /// Makes a scratch directory, or removes it with all that is in it. What is done already is success. A removal that
-    /// takes too long breaks off, and goes on with the next one.
-    pub async fn scratch(&self, server: &str, request: ScratchRequest) -> Result<(), MountError> {
-        let work = if request.make.is_some() { "making" } else { "removal" };
-        let what = format!("the {work} of the scratch directory {} on NFS server {server}", request.outer);
-        match self.ask(server, &what, &Request::Scratch(request), self.limits().mount).await? {
-            Reply::Done => Ok(()),
-            Reply::Failed(error) => Err(error),
-            reply => Err(MountError::Worker { what, reason: format!("unexpected answer {reply:?}") }),
-        }
-    }
-}
 
 /// Does it.
 pub(super) fn answer(request: &ScratchRequest) -> Result<Reply, MountError> {

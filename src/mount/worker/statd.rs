@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::onc::{self, Received, SUCCESS};
+use crate::mount::onc::{self, Received, SUCCESS};
 
 /// Program numbers (IANA "rpc-program-numbers").
 const PORT_MAPPER: u32 = 100_000;

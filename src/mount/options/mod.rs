@@ -5,6 +5,9 @@
 //! mount(8). `ro` never becomes a flag of mount(2): it would get a superblock of its own (measured); the mount is made
 //! read-only afterwards.
 
+mod version;
+mod words;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -12,8 +15,9 @@ use nix::mount::MsFlags;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use super::words::known_words;
-use super::words::{
+pub use self::version::{Transport, Version, fs_type};
+pub use self::words::known_words;
+use self::words::{
     ALL_CACHE_TIMES, CACHE_TIMES, MASK, MINOR_VERSION, Meaning, Reader, UNKNOWN, VERSION, Value, Word, address,
     meaning, parts, shown,
 };
@@ -23,50 +27,6 @@ const LONGEST_DATA: usize = 4094;
 const LONGEST_WORD: usize = 1024;
 const NFS_PORT: u16 = 2049;
 const NFS_RDMA_PORT: u16 = 20049;
-
-/// A version of NFS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Version {
-    V3,
-    V4_0,
-    V4_1,
-    V4_2,
-}
-
-impl Version {
-    /// The version of the RPC program, as a server's ports know it.
-    #[must_use]
-    pub fn major(self) -> u32 {
-        if self == Self::V3 { 3 } else { 4 }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::V3 => "3",
-            Self::V4_0 => "4.0",
-            Self::V4_1 => "4.1",
-            Self::V4_2 => "4.2",
-        })
-    }
-}
-
-/// The kernel's name of the file system for a version.
-#[must_use]
-pub fn fs_type(version: Version) -> &'static str {
-    if version == Version::V3 { "nfs" } else { "nfs4" }
-}
-
-/// What carries the calls to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Transport {
-    Tcp,
-    Udp,
-    Rdma,
-}
 
 /// Why mount options cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -431,7 +391,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::{Index, select};
 
-    use super::super::words::SETTINGS;
+    use super::words::SETTINGS;
     use super::*;
 
     const V4_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::onc::{self, PROG_MISMATCH, PROG_UNAVAIL, Received, SUCCESS};
+use crate::mount::onc::{self, PROG_MISMATCH, PROG_UNAVAIL, Received, SUCCESS};
 
 /// The program's number (IANA "rpc-program-numbers"), and that of the procedure that does nothing.
 const NFS: u32 = 100_003;

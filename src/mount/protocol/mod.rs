@@ -1,12 +1,13 @@
 //! What the daemon asks of a worker process, and what it answers. One message each way, as JSON behind its length.
 
+pub mod error;
+
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::MountError;
+use self::error::MountError;
 use super::options::{Options, Version};
-use super::scratch::ScratchRequest;
 use super::table::Mount;
 
 /// One piece of work that may block.
@@ -96,6 +97,25 @@ impl MountRequest {
             None => self.share.clone(),
         }
     }
+
+    /// The server has none of the versions that are asked for.
+    pub(super) fn version_not_served(&self) -> MountError {
+        let tried: Vec<String> = self.options.candidates().iter().map(ToString::to_string).collect();
+        MountError::VersionNotServed { server: self.server.clone(), tried: tried.join(", ") }
+    }
+}
+
+/// A scratch directory, and what is to be done with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScratchRequest {
+    /// Where the directory that holds it is mounted, for this only.
+    pub place: String,
+    /// The name of the outer directory.
+    pub outer: String,
+    /// The name of the inner one.
+    pub inner: String,
+    /// Permission bits of the inner directory, which is to be made; none: all is to be removed.
+    pub make: Option<u32>,
 }
 
 /// A worker's answer.
@@ -170,4 +190,10 @@ pub struct Usage {
     pub total_inodes: u64,
     /// How many more files there can be.
     pub available_inodes: u64,
+}
+
+/// A message behind its length in four bytes, in one piece.
+pub(in crate::mount) fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes(), message].concat()
 }

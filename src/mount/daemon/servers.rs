@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Mutex as Turn, Semaphore, watch};
 
 use super::breaker::Breaker;
-use super::error::MountError;
-use super::options::Version;
+use crate::mount::options::Version;
+use crate::mount::protocol::error::MountError;
 
 /// Servers beyond these are forgotten when they are not in use: a pod's author may name any.
 const MOST: usize = 1024;

@@ -3,6 +3,12 @@
 //! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world is the socket
 //! that it has for standard input: a request comes, a reply goes; when the daemon ends, so does it.
 
+mod attempt;
+mod errno;
+mod kernel;
+mod scratch_dir;
+mod statd;
+
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -16,10 +22,9 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::attempt::{self, errno_of};
-use super::error::MountError;
-use super::request::{Reply, Request};
-use super::{kernel, scratch};
+use self::errno::errno_of;
+use super::protocol::error::MountError;
+use super::protocol::{Reply, Request, framed};
 
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";
@@ -54,7 +59,7 @@ fn answer(request: &Request) -> Result<Reply, MountError> {
         Request::Unmount { target } => unmount(target),
         Request::Abort { target } => abort(target),
         Request::Remove { target } => remove(target),
-        Request::Scratch(request) => scratch::answer(request),
+        Request::Scratch(request) => scratch_dir::answer(request),
         Request::Usage { target } => usage(target),
     }
 }
@@ -128,5 +133,5 @@ fn receive(socket: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
 }
 
 fn send(socket: &mut BufReader<UnixStream>, message: &[u8]) -> io::Result<()> {
-    socket.get_mut().write_all(&super::processes::framed(message))
+    socket.get_mut().write_all(&framed(message))
 }

@@ -1,15 +1,10 @@
 //! Why a mount, an unmount or a look at a mount failed, in words that name the server, the share and the way out.
-//!
-//! The meaning of an errno of mount(2) for NFS is measured, not documented: each case of [`MountError::of_mount`] was
-//! seen with a kernel client and a kernel server.
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::options;
-use super::request::MountRequest;
-use super::table::TableError;
+use crate::mount::table::TableError;
 
 /// What went wrong between this host and an NFS server.
 #[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,42 +97,8 @@ impl From<TableError> for MountError {
 }
 
 impl MountError {
-    /// What mount(2)'s errno means for this request.
-    pub(super) fn of_mount(request: &MountRequest, fs_type: &str, errno: Errno) -> Self {
-        let share = request.source();
-        let server = request.server.clone();
-        match errno {
-            Errno::ENOENT => Self::NoSuchShare { share },
-            Errno::EACCES => Self::Denied {
-                share,
-                reason: "it is not exported to this host, or (with NFS version 3) is not there; check the server's \
-                         export list"
-                    .into(),
-            },
-            Errno::EPERM => Self::Denied {
-                share,
-                reason: "the export wants a privileged client port; export it with \"insecure\", or drop the mount \
-                         option noresvport"
-                    .into(),
-            },
-            Errno::EINVAL => {
-                Self::BadOptions { share, options: request.options.to_string(), known: options::known_words() }
-            }
-            Errno::ENODEV => Self::NoKernelSupport { fs_type: fs_type.into() },
-            Errno::ECONNREFUSED | Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ECONNRESET => {
-                Self::Unreachable {
-                    server,
-                    address: format!("port {}", request.options.port()),
-                    reason: errno.desc().into(),
-                }
-            }
-            Errno::ELOOP => Self::Symlink { share, found: "more links".into() },
-            _ => Self::system(format!("cannot mount {share} on {}", request.target), errno),
-        }
-    }
-
     /// An errno for which there is no better word.
-    pub(super) fn system(what: String, errno: Errno) -> Self {
+    pub(in crate::mount) fn system(what: String, errno: Errno) -> Self {
         Self::System { what, errno: errno as i32, reason: errno.desc().into() }
     }
 }

@@ -1,6 +1,6 @@
 //! One server's breaker: after a failure, calls for it are refused at once until it is known to answer again.
 //!
-//! Plain state; who asks the server, and when, is in servers.rs. It opens when the server does not answer, and closes
+//! Plain state; who asks the server, and when, is in `servers`. It opens when the server does not answer, and closes
 //! with the first answer to a question that is asked again and again meanwhile. A server that answers that question and
 //! then lets a mount hang is another matter: nothing but a mount tells whether it is well, and each try that hangs
 //! keeps all other first mounts of this host waiting. So it is left alone for a while, longer after each time.

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::error::MountError;
-use super::options::{Options, Transport};
-use super::request::Request;
+use super::mounter::Mounter;
 use super::servers::Server;
-use super::table::{Mount, Table};
-use super::workers::Workers;
+use crate::mount::options::{Options, Transport};
+use crate::mount::protocol::Request;
+use crate::mount::protocol::error::MountError;
+use crate::mount::table::{Mount, Table};
 
 /// How long work may take until its server is asked, and how soon it is asked again. Together with the time that a
 /// server has for an answer this is how long a call waits that is the first to notice.
@@ -32,7 +32,7 @@ const ABORT: Duration = Duration::from_secs(2);
 /// The server of a mounted export.
 #[derive(Debug)]
 pub struct HeldServer {
-    workers: Arc<Workers>,
+    mounter: Arc<Mounter>,
     server: Arc<Server>,
     /// Where the kernel has it; none where it cannot be asked.
     address: Option<SocketAddr>,
@@ -49,7 +49,7 @@ pub struct Work {
     _of_export: Arc<()>,
 }
 
-impl Workers {
+impl Mounter {
     /// The server of this name, an export of which is mounted with these options at `point`.
     #[must_use]
     pub fn held(self: &Arc<Self>, name: &str, options: &Options, point: &Path) -> HeldServer {
@@ -59,7 +59,7 @@ impl Workers {
         // two addresses are one server's).
         let address = mount.and_then(Mount::address).filter(|_| options.transport() == Transport::Tcp);
         HeldServer {
-            workers: Arc::clone(self),
+            mounter: Arc::clone(self),
             server: self.server(name, options.port()),
             address: address.map(|address| SocketAddr::new(address, options.port())),
             major: mount.map_or(4, Mount::major_version),
@@ -105,9 +105,9 @@ impl HeldServer {
             if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
                 return done;
             }
-            let (workers, server, major) = (Arc::clone(&self.workers), Arc::clone(&self.server), self.major);
+            let (mounter, server, major) = (Arc::clone(&self.mounter), Arc::clone(&self.server), self.major);
             // The answer counts also where this caller goes away.
-            let asked = tokio::spawn(async move { workers.ask_held(&server, address, major).await });
+            let asked = tokio::spawn(async move { mounter.ask_held(&server, address, major).await });
             tokio::select! {
                 done = &mut work => return done,
                 _ = asked => {}
@@ -120,7 +120,7 @@ impl HeldServer {
         let target = point.to_string_lossy().into_owned();
         let what = format!("the end of calls on {target}");
         let request = Request::Abort { target };
-        let ended = self.workers.processes().ask(Some(&self.server.unmounts), &what, &request, ABORT).await;
+        let ended = self.mounter.pool().ask(Some(&self.server.unmounts), &what, &request, ABORT).await;
         if let Err(error) = ended {
             tracing::debug!(server = self.server.name, %error, "cannot end the calls that wait");
         }
@@ -131,7 +131,7 @@ impl HeldServer {
     }
 }
 
-impl Workers {
+impl Mounter {
     /// Asks a server at the address where it is mounted, unless that was done just now.
     async fn ask_held(self: &Arc<Self>, server: &Arc<Server>, address: SocketAddr, major: u32) {
         let _one_at_a_time = server.question.lock().await;

@@ -13,7 +13,7 @@ use rustix::fs::CWD;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys_mount::{Mount, MountFlags};
 
-use super::request::Usage;
+use crate::mount::protocol::Usage;
 
 /// Mounts `source` (`server:/path`) on `target`; `data` is the kernel's option string.
 pub(super) fn mount(source: &str, target: &Path, fs_type: &str, flags: MsFlags, data: &str) -> io::Result<()> {
@@ -86,12 +86,6 @@ pub(super) fn usage(descriptor: impl AsFd) -> io::Result<Usage> {
         total_inodes: stat.files(),
         available_inodes: stat.files_free(),
     })
-}
-
-/// Asks the kernel for a file system by name, which loads its module; nothing is mounted. ENODEV: there is none.
-pub(super) fn find_file_system(fs_type: &str) -> nix::Result<()> {
-    let found = rustix::mount::fsopen(fs_type, rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
-    found.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 
 /// sys-mount and nix each have a type for the same bits.

@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::error::MountError;
-use super::options::{Transport, Version};
+use super::mounter::Mounter;
 use super::ping::{PingError, Served};
-use super::request::{MountRequest, Reached, Reply, Request};
 use super::servers::Server;
-use super::workers::Workers;
+use crate::mount::options::{Transport, Version};
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{MountRequest, Reached, Reply, Request};
 
-impl Workers {
+impl Mounter {
     /// Makes sure that the server of a request answers. While it is known not to, that is an error at once.
     pub(super) async fn reach(
         self: &Arc<Self>,
@@ -38,7 +38,7 @@ impl Workers {
             candidates.retain(|version| (low..=high).contains(&version.major()));
         }
         if candidates.is_empty() {
-            return Err(super::attempt::version_not_served(request));
+            return Err(request.version_not_served());
         }
         Ok(Reached { address, client: own, candidates })
     }
@@ -106,13 +106,13 @@ impl Workers {
         }
         let what = format!("the lookup of {}", server.name);
         let request = Request::Resolve { server: server.name.clone() };
-        match self.processes().ask(None, &what, &request, self.limits().ping).await {
+        match self.pool().ask(None, &what, &request, self.limits().ping).await {
             Ok(Reply::Addresses(addresses)) => {
                 server.set_addresses(Some(addresses.clone()));
                 Ok(addresses)
             }
             Ok(Reply::Failed(error)) => Err(error),
-            Ok(reply) => Err(super::workers::unexpected(&what, &reply)),
+            Ok(reply) => Err(super::mounter::unexpected(&what, &reply)),
             Err(MountError::TimedOut { seconds, .. }) => {
                 Err(unresolved(server, &format!("no name server answers within {seconds} s")))
             }
@@ -138,18 +138,18 @@ impl Workers {
 }
 
 /// Asks a server now and then whether it is back, until it is or nobody wants it any more.
-async fn ask_until_it_answers(workers: Weak<Workers>, server: Arc<Server>, major: u32) {
+async fn ask_until_it_answers(mounter: Weak<Mounter>, server: Arc<Server>, major: u32) {
     while let Some(next) = server.next_try() {
         tokio::time::sleep_until(next.into()).await;
-        let Some(workers) = workers.upgrade() else { return };
-        match workers.find(&server, major).await {
+        let Some(mounter) = mounter.upgrade() else { return };
+        match mounter.find(&server, major).await {
             // That it is no NFS server is an answer too, which the next call gets to see.
             Ok(_) | Err(MountError::NotNfs { .. }) => server.answered(),
             Err(error) => {
                 server.failed(&error);
             }
         }
-        drop(workers);
+        drop(mounter);
     }
 }
 

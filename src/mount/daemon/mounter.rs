@@ -1,7 +1,7 @@
 //! Mounting, unmounting and looking at mounts, from a daemon that never waits without a deadline.
 //!
-//! The calls that may block are made by worker processes (processes.rs), a bounded number at a time for each server
-//! (servers.rs), and only for servers that answer (reach.rs), so that a dead one takes no more than its share.
+//! The calls that may block are made by worker processes (`worker_pool`), a bounded number at a time for each server
+//! (`servers`), and only for servers that answer (`reach`), so that a dead one takes no more than its share.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
 
-use super::error::MountError;
 use super::ping::Pinger;
-use super::processes::{Processes, worker_failed};
-use super::request::{MountRequest, Occupant, Reply, Request, Usage};
 use super::servers::Servers;
-use super::table::{Mount, Table, TableError, split_source};
+use super::worker_pool::{WorkerPool, worker_failed};
 use crate::metrics::{self, Metrics};
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage};
+use crate::mount::table::{Mount, Table, TableError, split_source};
 
 /// The place of calls that no server has to answer.
 const NO_SERVER: &str = "";
@@ -33,7 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The file systems of NFS servers that the kernel holds, mounted or not.
 const VOLUMES: &str = "/proc/fs/nfsfs/volumes";
 
-/// The bounds of what workers may do.
+/// The bounds of what mounter may do.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Calls under way towards one server.
@@ -77,9 +77,9 @@ pub enum Mounted {
 
 /// All that this daemon does to mounts.
 #[derive(Debug)]
-pub struct Workers {
+pub struct Mounter {
     limits: Limits,
-    processes: Arc<Processes>,
+    pool: Arc<WorkerPool>,
     pinger: Pinger,
     servers: Servers,
     /// Held by whoever mounts from a server of which nothing is mounted.
@@ -94,7 +94,7 @@ struct Detached {
     server: String,
 }
 
-impl Workers {
+impl Mounter {
     /// Starts the first worker at once, so that the first mount finds one.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Workers {
     pub fn start(limits: Limits) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             limits,
-            processes: Processes::start()?,
+            pool: WorkerPool::start()?,
             pinger: Pinger::default(),
             servers: Servers::new(limits.per_server),
             first: Turn::default(),
@@ -110,14 +110,14 @@ impl Workers {
         }))
     }
 
-    /// The bounds that these workers keep.
+    /// The bounds that these mounter keep.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    pub(super) fn processes(&self) -> &Processes {
-        &self.processes
+    pub(super) fn pool(&self) -> &WorkerPool {
+        &self.pool
     }
 
     pub(super) fn servers(&self) -> &Servers {
@@ -147,7 +147,7 @@ impl Workers {
         let target = request.target.clone();
         let major = reached.candidates.iter().max().map_or(4, |version| version.major());
         let asked = Request::Mount { request, server: reached };
-        let failed = match self.processes.ask(Some(&server.calls), &what, &asked, limit).await {
+        let failed = match self.pool.ask(Some(&server.calls), &what, &asked, limit).await {
             Ok(Reply::Mounted { target, version }) => {
                 server.worked(version);
                 return Ok(Mounted::Now { target, version: version.to_string() });
@@ -220,11 +220,11 @@ impl Workers {
         let keep = || self.keep_in_mind(before, server);
         let what = format!("the unmount of {target}");
         let mut call = tokio::spawn({
-            let (workers, target, what) = (Arc::clone(self), target.to_owned(), what.clone());
+            let (mounter, target, what) = (Arc::clone(self), target.to_owned(), what.clone());
             let server = self.servers.get(server, NFS_PORT);
             async move {
-                let limit = workers.limits.mount;
-                workers.processes.ask(Some(&server.unmounts), &what, &Request::Unmount { target }, limit).await
+                let limit = mounter.limits.mount;
+                mounter.pool.ask(Some(&server.unmounts), &what, &Request::Unmount { target }, limit).await
             }
         });
         loop {
@@ -266,7 +266,7 @@ impl Workers {
     async fn remove(&self, target: &str) -> Result<bool, MountError> {
         let what = format!("the removal of {target}");
         let request = Request::Remove { target: target.into() };
-        match self.processes.ask(None, &what, &request, self.limits.mount).await? {
+        match self.pool.ask(None, &what, &request, self.limits.mount).await? {
             Reply::Removed => Ok(true),
             Reply::StillMounted => Ok(false),
             Reply::Failed(error) => Err(error),
@@ -282,17 +282,29 @@ impl Workers {
         server.check()?;
         let what = format!("the look at {target}");
         let limit = self.limits.stats;
-        match self.processes.ask(Some(&server.calls), &what, &Request::Usage { target }, limit).await {
+        match self.pool.ask(Some(&server.calls), &what, &Request::Usage { target }, limit).await {
             Ok(Reply::Usage(usage)) => Ok(usage),
             Ok(Reply::Failed(error)) => Err(error),
             Ok(reply) => Err(unexpected(&what, &reply)),
             Err(error @ MountError::TimedOut { .. }) => {
                 // Slow, or dead? The next call is to know.
-                let (workers, server, major) = (Arc::clone(self), Arc::clone(&server), mount.major_version());
-                tokio::spawn(async move { workers.make_sure(&server, major).await });
+                let (mounter, server, major) = (Arc::clone(self), Arc::clone(&server), mount.major_version());
+                tokio::spawn(async move { mounter.make_sure(&server, major).await });
                 Err(error)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a scratch directory, or removes it with all that is in it. What is done already is success. A removal that
+    /// takes too long breaks off, and goes on with the next one.
+    pub async fn scratch(&self, server: &str, request: ScratchRequest) -> Result<(), MountError> {
+        let work = if request.make.is_some() { "making" } else { "removal" };
+        let what = format!("the {work} of the scratch directory {} on NFS server {server}", request.outer);
+        match self.ask(server, &what, &Request::Scratch(request), self.limits().mount).await? {
+            Reply::Done => Ok(()),
+            Reply::Failed(error) => Err(error),
+            reply => Err(unexpected(&what, &reply)),
         }
     }
 
@@ -304,25 +316,25 @@ impl Workers {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        self.processes.ask(Some(&self.servers.get(server, NFS_PORT).calls), what, request, limit).await
+        self.pool.ask(Some(&self.servers.get(server, NFS_PORT).calls), what, request, limit).await
     }
 
-    /// Tells the metrics how workers and servers fare.
+    /// Tells the metrics how mounter and servers fare.
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
         let observe = |reading, state: fn(&Self) -> Vec<(String, u64)>| {
-            let workers = Arc::downgrade(self);
-            metrics.read(reading, move || workers.upgrade().map(|workers| state(&workers)).unwrap_or_default());
+            let mounter = Arc::downgrade(self);
+            metrics.read(reading, move || mounter.upgrade().map(|mounter| state(&mounter)).unwrap_or_default());
         };
-        observe(metrics::WORKERS, |workers| vec![(String::new(), workers.processes.running())]);
-        observe(metrics::WORKERS_KILLED, |workers| vec![(String::new(), workers.processes.killed())]);
-        observe(metrics::REFUSED, |workers| {
-            workers.servers.refused().into_iter().map(|(server, is_refused)| (server, u64::from(is_refused))).collect()
+        observe(metrics::WORKERS, |mounter| vec![(String::new(), mounter.pool.running())]);
+        observe(metrics::WORKERS_KILLED, |mounter| vec![(String::new(), mounter.pool.killed())]);
+        observe(metrics::REFUSED, |mounter| {
+            mounter.servers.refused().into_iter().map(|(server, is_refused)| (server, u64::from(is_refused))).collect()
         });
-        observe(metrics::EXPORT_CALLS, |workers| {
-            workers.servers.works().into_iter().map(|(server, (running, _))| (server, running)).collect()
+        observe(metrics::EXPORT_CALLS, |mounter| {
+            mounter.servers.works().into_iter().map(|(server, (running, _))| (server, running)).collect()
         });
-        observe(metrics::EXPORT_CALLS_HANGING, |workers| {
-            workers.servers.works().into_iter().map(|(server, (_, hanging))| (server, hanging)).collect()
+        observe(metrics::EXPORT_CALLS_HANGING, |mounter| {
+            mounter.servers.works().into_iter().map(|(server, (_, hanging))| (server, hanging)).collect()
         });
         observe(metrics::MOUNTS, |_| {
             let table = Table::read().unwrap_or_default();

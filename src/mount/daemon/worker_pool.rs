@@ -14,9 +14,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
-use super::error::MountError;
-use super::request::{Reply, Request};
-use super::worker;
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{Reply, Request, framed};
+use crate::mount::worker;
 
 /// How long a worker beyond the spare one stays without work.
 const IDLE: Duration = Duration::from_mins(1);
@@ -25,7 +25,7 @@ const MOST: usize = 64;
 
 /// The worker processes of this daemon.
 #[derive(Debug)]
-pub(super) struct Processes {
+pub(super) struct WorkerPool {
     idle: Mutex<Vec<(Worker, Instant)>>,
     places: Semaphore,
     counts: Arc<Counts>,
@@ -48,15 +48,15 @@ struct Worker {
     _process: Child,
 }
 
-impl Processes {
+impl WorkerPool {
     /// With one that waits, so that the first call finds one.
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let counts = Arc::new(Counts::default());
         let spare = Worker::start(&counts)?;
         let idle = Mutex::new(vec![(spare, Instant::now())]);
-        let processes = Arc::new(Self { idle, places: Semaphore::new(MOST), counts });
-        tokio::spawn(give_back_idle(Arc::downgrade(&processes)));
-        Ok(processes)
+        let pool = Arc::new(Self { idle, places: Semaphore::new(MOST), counts });
+        tokio::spawn(give_back_idle(Arc::downgrade(&pool)));
+        Ok(pool)
     }
 
     /// Asks one of them, as soon as `gate` lets this call through; it is killed if it does not answer within the limit.
@@ -127,11 +127,11 @@ impl Processes {
     }
 }
 
-async fn give_back_idle(processes: std::sync::Weak<Processes>) {
+async fn give_back_idle(pool: std::sync::Weak<WorkerPool>) {
     loop {
         tokio::time::sleep(IDLE / 2).await;
-        let Some(processes) = processes.upgrade() else { return };
-        processes.trim();
+        let Some(pool) = pool.upgrade() else { return };
+        pool.trim();
     }
 }
 
@@ -172,12 +172,6 @@ impl Drop for Worker {
     }
 }
 
-/// A message behind its length in four bytes, in one piece.
-pub(super) fn framed(message: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&length.to_be_bytes(), message].concat()
-}
-
 pub(super) fn worker_failed(what: &str, reason: &dyn ToString) -> MountError {
     MountError::Worker { what: what.into(), reason: reason.to_string() }
 }
@@ -187,8 +181,8 @@ mod tests {
     use super::*;
 
     /// With no process, and places for none.
-    fn full() -> Processes {
-        Processes { idle: Mutex::default(), places: Semaphore::new(0), counts: Arc::default() }
+    fn full() -> WorkerPool {
+        WorkerPool { idle: Mutex::default(), places: Semaphore::new(0), counts: Arc::default() }
     }
 
     #[tokio::test]

@@ -10,12 +10,13 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmodat, fstat};
 
-use super::error::MountError;
-use super::options::{Version, fs_type};
-use super::request::{MountRequest, Occupant, Reached, Reply};
-use super::table::{self, Table};
+use super::errno::{errno_of, of_mount};
 use super::{kernel, statd};
 use crate::beneath;
+use crate::mount::options::{Version, fs_type};
+use crate::mount::protocol::error::MountError;
+use crate::mount::protocol::{MountRequest, Occupant, Reached, Reply};
+use crate::mount::table::{self, Table};
 
 /// Mounts what the request names, unless something is mounted on its target.
 pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, MountError> {
@@ -51,11 +52,6 @@ fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
     Ok(table.at(real).map(Occupant::of))
 }
 
-pub(super) fn version_not_served(request: &MountRequest) -> MountError {
-    let tried: Vec<String> = request.options.candidates().iter().map(ToString::to_string).collect();
-    MountError::VersionNotServed { server: request.server.clone(), tried: tried.join(", ") }
-}
-
 fn mount_a_version(request: &MountRequest, server: &Reached, real: &Path) -> Result<Version, MountError> {
     let mut first_refusal = None;
     for &version in &server.candidates {
@@ -69,7 +65,7 @@ fn mount_a_version(request: &MountRequest, server: &Reached, real: &Path) -> Res
             Err(Failure::TryOlder(error)) => first_refusal = first_refusal.or(error),
         }
     }
-    Err(first_refusal.unwrap_or_else(|| version_not_served(request)))
+    Err(first_refusal.unwrap_or_else(|| request.version_not_served()))
 }
 
 /// What a refused version means for the older ones.
@@ -89,7 +85,7 @@ fn mount_version(request: &MountRequest, server: &Reached, version: Version, rea
     let flags = request.options.mount_flags();
     kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| {
         let errno = errno_of(&error);
-        let error = MountError::of_mount(request, fs_type, errno);
+        let error = of_mount(request, fs_type, errno);
         match errno {
             Errno::EPROTONOSUPPORT => Failure::TryOlder(None),
             // A share that is exported for version 3 only is not in version 4's tree of exports.
@@ -209,10 +205,6 @@ fn make_target(real: &Path) -> io::Result<bool> {
 
 fn target_error(request: &MountRequest, error: &io::Error) -> MountError {
     MountError::Target { target: request.target.clone(), reason: error.to_string() }
-}
-
-pub(super) fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 fn text(path: &Path) -> String {
