@@ -103,6 +103,21 @@ pub fn collect_names<T>(dir: impl AsFd, mut read: impl FnMut(&OsStr) -> Result<O
     Ok(all)
 }
 
+/// Whether an entry of a directory has this inode number.
+///
+/// # Errors
+/// What opening or reading it gives.
+pub fn holds_inode(dir: impl AsFd, inode: u64) -> Result<bool> {
+    let mut entries = Dir::from_fd(open(dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?)?;
+    for entry in entries.iter() {
+        let entry = entry?;
+        if entry.ino() == inode && entry.file_name().to_bytes() != b"." {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether nothing is in a directory that is open for reading.
 ///
 /// # Errors

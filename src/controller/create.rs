@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::{Controller, IsStale, Settings, job_key, snapshot_key};
 use crate::export::catalog::{Created, Record};
 use crate::export::claims::Claims;
+use crate::export::directories::Whereabouts;
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
@@ -163,6 +164,8 @@ pub(super) struct Plan {
     class_mode: Option<Mode>,
     /// Whether who makes a claim has a say in the directory's name.
     is_claims_word: bool,
+    /// How long another controller that changes the record may be silent.
+    pub(super) silence: Duration,
 }
 
 /// How often a directory that goes while it is made a volume is made again.
@@ -188,6 +191,7 @@ impl Plan {
             on_delete_given: parameters.on_delete.is_some(),
             owner: settings.cluster.clone(),
             class_mode: parameters.permissions,
+            silence: settings.takeover_after,
             is_claims_word: parameters.template.as_ref().is_some_and(Template::takes_words_of_claims),
             attributes: Attributes {
                 mode: parameters.permissions.or(settings.default_permissions).map(Mode::bits),
@@ -199,11 +203,11 @@ impl Plan {
 
     fn carry_out(&self, export: &Export) -> Result<Volume, CreateError> {
         if let Some(record) = export.record(&self.key)? {
-            return self.accept(&record);
+            return self.take(export, record);
         }
         // This volume's claim comes before the directory, so that a delete of the others leaves it.
         self.claim(export)?;
-        let made = export.alone(&self.subdir, || self.make(export));
+        let made = export.alone(&self.subdir, || self.make(export, None));
         made.inspect_err(|error| {
             if !error.is_passing() {
                 self.take_back_claim(export);
@@ -211,8 +215,27 @@ impl Plan {
         })
     }
 
-    fn make(&self, export: &Export) -> Result<Volume, CreateError> {
-        let mut is_recorded = false;
+    /// Takes a volume that has its record. Whoever recorded it may not have come to see that its directory went
+    /// meanwhile: then it is made again.
+    fn take(&self, export: &Export, record: Record) -> Result<Volume, CreateError> {
+        let volume = self.accept(&record)?;
+        match self.whereabouts(export, &record)? {
+            Whereabouts::InPlace => Ok(volume),
+            Whereabouts::InTrash => Err(export.contended("make", self.subdir.to_string()).into()),
+            Whereabouts::Gone => export.alone(&self.subdir, || self.make(export, Some(record))),
+        }
+    }
+
+    /// Where the directory of a recorded volume is; that it is in its place is so with its claim.
+    pub(super) fn whereabouts(&self, export: &Export, record: &Record) -> Result<Whereabouts, CreateError> {
+        match record.inode {
+            Some(inode) if self.is_as_made(export, inode)? => Ok(Whereabouts::InPlace),
+            _ => Ok(export.whereabouts(record)?),
+        }
+    }
+
+    /// Makes the directory, and the record where there is none; `recorded` is the one that there is.
+    fn make(&self, export: &Export, mut recorded: Option<Record>) -> Result<Volume, CreateError> {
         for _ in 0..TRIES {
             let made = export.make_directory(&self.subdir, self.attributes)?;
             let others = if made.is_new { Claims::None } else { export.claims(&self.subdir, &self.key)? };
@@ -225,19 +248,37 @@ impl Plan {
                     Claims::Shared(records) => records.iter().any(|record| record.found),
                     _ => true,
                 };
-            let record = Record { inode: Some(made.inode), found, ..self.record() };
-            if is_recorded {
-                export.replace_record(&self.key, &record)?;
-            } else if let Created::Before(record) = export.create_record(&self.key, &record)? {
-                return self.accept(&record);
+            let noted = |record: Record| Record { inode: Some(made.inode), found, ..record };
+            let record = if let Some(was) = recorded {
+                let record = noted(was.clone());
+                if !self.replace(export, &was, &record)? {
+                    break;
+                }
+                record
+            } else {
+                let record = noted(self.record());
+                match export.create_record(&self.key, &record)? {
+                    Created::Now => record,
+                    Created::Before(record) => *record,
+                }
+            };
+            let volume = self.accept(&record)?;
+            if record.inode.is_none_or(|inode| inode == made.inode) && self.is_as_made(export, made.inode)? {
+                export.confirm_record(&self.key)?;
+                return Ok(volume);
             }
-            is_recorded = true;
-            if self.is_as_made(export, made.inode)? {
-                return Ok(self.volume(self.capacity.capacity(), self.on_delete));
-            }
+            recorded = Some(record);
         }
-        export.remove_record(&self.key)?;
+        // What is in place by now, the next try sees.
         Err(export.contended("make", self.subdir.to_string()).into())
+    }
+
+    /// Puts a record in the place of what it was. False if another controller changes it or has changed it.
+    fn replace(&self, export: &Export, was: &Record, record: &Record) -> Result<bool, ExportError> {
+        let Some(lock) = export.lock_record(&self.key, self.silence)? else { return Ok(false) };
+        let is_replaced = export.record(&self.key)?.is_some_and(|now| now == *was) && lock.replace(record)?;
+        lock.unlock()?;
+        Ok(is_replaced)
     }
 
     /// After the record: whether directory and claim are still there, for a delete by another controller may have begun

@@ -82,12 +82,17 @@ struct Defaults {
     retention: Duration,
     /// For volumes without a record, at least.
     unrecorded: Duration,
+    silence: Duration,
 }
 
 impl Defaults {
     fn of(settings: &Settings) -> Self {
-        let Settings { default_on_delete, trash_retention, unrecorded_retention, .. } = settings;
-        Self { policy: *default_on_delete, retention: *trash_retention, unrecorded: *unrecorded_retention }
+        Self {
+            policy: settings.default_on_delete,
+            retention: settings.trash_retention,
+            unrecorded: settings.unrecorded_retention,
+            silence: settings.takeover_after,
+        }
     }
 }
 
@@ -115,10 +120,11 @@ fn delete(export: &Export, id: &VolumeId, defaults: Defaults) -> Result<(), Dele
         // Whether it shares its directory with others nobody knows.
         None => defaults.retention.max(defaults.unrecorded),
     };
-    let volume = Volume { export, id, key, subdir: &subdir, record: record.as_ref(), kept };
+    let silence = defaults.silence;
+    let volume = Volume { export, id, key, subdir: &subdir, record: record.as_ref(), kept, silence };
     match policy {
         OnDelete::Retain => {
-            volume.forget()?;
+            volume.let_go()?;
             volume.audit("stays where it is");
             Ok(())
         }
@@ -134,6 +140,8 @@ struct Volume<'a> {
     record: Option<&'a Record>,
     /// How long it can be brought back.
     kept: Duration,
+    /// How long another controller that changes the record may be silent.
+    silence: Duration,
 }
 
 impl Volume<'_> {
@@ -260,6 +268,19 @@ impl Volume<'_> {
     fn forget(&self) -> Result<(), ExportError> {
         self.release()?;
         if self.record.is_some() { self.export.remove_record(&self.key) } else { Ok(()) }
+    }
+
+    /// The same for a directory that stays. Where there is no claim either, nothing tells another controller that this
+    /// volume is being deleted: so the record goes under its lock.
+    fn let_go(&self) -> Result<(), ExportError> {
+        if self.is_given() || self.record.is_none() {
+            return self.forget();
+        }
+        let contended = || self.export.contended("delete", self.subdir.to_string());
+        let lock = self.export.lock_record(&self.key, self.silence)?.ok_or_else(contended)?;
+        let is_removed = lock.remove()?;
+        lock.unlock()?;
+        if is_removed { Ok(()) } else { Err(contended()) }
     }
 
     /// One line for each volume that goes.

@@ -7,11 +7,14 @@ use thiserror::Error;
 
 use super::{Controller, IsStale, job_key};
 use crate::export::catalog::{Created, Record};
+use crate::export::directories::Whereabouts;
+use crate::export::record_lock::RecordLock;
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::CapacityRange;
 use crate::volume::id::VolumeId;
+use crate::volume::name::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// A volume to grow.
@@ -76,47 +79,73 @@ fn expand_alone(
     silence: Duration,
 ) -> Result<u64, ExpandError> {
     let key = id.key();
-    if !export.lock_record(&key, silence)? {
+    let Some(lock) = export.lock_record(&key, silence)? else {
         return Err(export.contended("grow", id.to_string()).into());
+    };
+    match expand(export, &lock, id, capacity) {
+        // Whoever deletes it is to find the lock, and so the record that this may have brought back.
+        Ok(Grown::WhileDeleted) => Err(export.contended("grow", id.to_string()).into()),
+        Ok(Grown::To(bytes)) => lock.unlock().map(|()| bytes).map_err(ExpandError::from),
+        Err(error) => lock.unlock().map_err(ExpandError::from).and(Err(error)),
     }
-    let grown = expand(export, id, capacity);
-    export.unlock_record(&key)?;
-    grown
 }
 
-/// How often a record is looked at again that another controller changes meanwhile.
-const TRIES: u32 = 8;
+/// What came of it.
+enum Grown {
+    /// The volume has this size now, in bytes.
+    To(u64),
+    /// Another controller is deleting it.
+    WhileDeleted,
+}
 
-fn expand(export: &Export, id: &VolumeId, capacity: CapacityRange) -> Result<u64, ExpandError> {
+fn expand(
+    export: &Export,
+    lock: &RecordLock<'_>,
+    id: &VolumeId,
+    capacity: CapacityRange,
+) -> Result<Grown, ExpandError> {
     let key = id.key();
-    for _ in 0..TRIES {
-        let Some(record) = export.record(&key)?.filter(|record| is_of(record, id)) else {
-            let adopted = Record { capacity_bytes: capacity.capacity(), ..adopt(export, id)? };
-            match export.create_record(&key, &adopted)? {
-                Created::Now => return Ok(adopted.capacity_bytes),
-                Created::Before(_) => continue,
-            }
-        };
-        if record.capacity_bytes >= capacity.capacity() {
-            if !capacity.admits(record.capacity_bytes) {
-                let (id, wanted) = (id.to_string(), capacity.to_string());
-                return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
-            }
-            return Ok(record.capacity_bytes);
+    let contended = || ExpandError::from(export.contended("grow", id.to_string()));
+    let Some(record) = export.record(&key)?.filter(|record| is_of(record, id)) else {
+        let adopted = Record { capacity_bytes: capacity.capacity(), ..adopt(export, id)? };
+        if matches!(export.create_record(&key, &adopted)?, Created::Before(_)) {
+            return Err(contended());
         }
-        let subdir = record.subdir.clone();
-        let grown = Record { capacity_bytes: capacity.capacity(), ..record.clone() };
-        if !export.replace_record_as_it_was(&key, &record, &grown)? {
-            continue;
+        if !is_whole(export, &key, &adopted)? {
+            lock.remove()?;
+            return Err(contended());
         }
-        // Another controller may have deleted the volume meanwhile, and this record with it. One that grew it too is
-        // seen by the next look, which ends only with a size that is large enough.
-        if !export.has_directory(&subdir)? {
-            export.remove_record(&key)?;
+        export.confirm_record(&key)?;
+        return Ok(Grown::To(adopted.capacity_bytes));
+    };
+    if record.capacity_bytes >= capacity.capacity() {
+        if !capacity.admits(record.capacity_bytes) {
+            let (id, wanted) = (id.to_string(), capacity.to_string());
+            return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
+        }
+        return Ok(Grown::To(record.capacity_bytes));
+    }
+    match export.whereabouts(&record)? {
+        Whereabouts::InPlace => {}
+        Whereabouts::InTrash => return Err(contended()),
+        Whereabouts::Gone => {
             return Err(ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() });
         }
     }
-    Err(export.contended("grow", id.to_string()).into())
+    if record.subdir_given {
+        export.claim(&record.subdir, &key, record.owner.as_deref())?;
+    }
+    let grown = Record { capacity_bytes: capacity.capacity(), ..record };
+    if !lock.replace(&grown)? {
+        return Err(contended());
+    }
+    Ok(if is_whole(export, &key, &grown)? { Grown::To(grown.capacity_bytes) } else { Grown::WhileDeleted })
+}
+
+/// Whether nobody is deleting a volume: it has its directory, and its claim where it needs one.
+fn is_whole(export: &Export, key: &RecordKey, record: &Record) -> Result<bool, ExportError> {
+    let has_claim = !record.subdir_given || export.has_claim(&record.subdir, key, record.owner.as_deref())?;
+    Ok(has_claim && export.has_directory(&record.subdir)?)
 }
 
 /// Whether a record is that of the volume an id names, and not another's whose name gives the same key.

@@ -16,7 +16,7 @@ use super::found_snapshot::find_snapshot;
 use super::long_work::Attempt;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
-use crate::export::directories::SourceVolume;
+use crate::export::directories::{SourceVolume, Whereabouts};
 use crate::export::snapshots::{Data, Manifest};
 use crate::export::staging::{Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
@@ -56,8 +56,10 @@ impl Plan {
         source: &Source,
         attempt: &Attempt,
     ) -> Result<Volume, CreateError> {
-        if let Some(record) = export.record(&self.key)? {
-            return self.accept(&record);
+        if let Some(record) = export.record(&self.key)?
+            && let Some(volume) = self.take_filled(export, &record)?
+        {
+            return Ok(volume);
         }
         let placed = match export.open_directory(&self.subdir) {
             Ok(placed) => Some(placed),
@@ -112,8 +114,11 @@ impl Plan {
         let has_beat = attempt.end();
         match export.alone(&self.subdir, || export.place_volume(&staged, &self.key, &record)) {
             Ok(Created::Now) => {
+                if !self.is_as_made(export, inode)? {
+                    // What came of it, the next try sees.
+                    return Err(export.contended("make", self.subdir.to_string()).into());
+                }
                 export.finish_placed(&staged, has_beat)?;
-                self.confirm(export, inode)?;
                 self.accept(&record)
             }
             Ok(Created::Before(record)) => {
@@ -139,13 +144,21 @@ impl Plan {
         }
     }
 
-    /// A volume with data cannot be made again where a delete by another controller took its directory.
-    fn confirm(&self, export: &Export, inode: u64) -> Result<(), CreateError> {
-        if self.is_as_made(export, inode)? {
-            return Ok(());
+    /// Takes a volume that has its record, if it has its directory; none where that is gone with all that was in it, and
+    /// the record too now.
+    fn take_filled(&self, export: &Export, record: &Record) -> Result<Option<Volume>, CreateError> {
+        let volume = self.accept(record)?;
+        let contended = || CreateError::from(export.contended("make", self.subdir.to_string()));
+        match self.whereabouts(export, record)? {
+            Whereabouts::InPlace => return Ok(Some(volume)),
+            Whereabouts::InTrash => return Err(contended()),
+            Whereabouts::Gone => {}
         }
-        export.remove_record(&self.key)?;
-        Err(export.contended("make", self.subdir.to_string()).into())
+        let lock = export.lock_record(&self.key, self.silence)?.ok_or_else(contended)?;
+        let is_the_same = export.record(&self.key)?.is_some_and(|now| now == *record);
+        let is_removed = is_the_same && lock.remove()?;
+        lock.unlock()?;
+        if is_removed { Ok(None) } else { Err(contended()) }
     }
 
     /// What the directory is that is in the volume's place before anything is copied.

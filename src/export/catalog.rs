@@ -2,7 +2,7 @@
 //!
 //! A record is written whole to a name in staging that only this writer uses, brought to the server's disk by fsync,
 //! and then put in place by link(2): EEXIST says that a rival was faster, and nothing of the rival's is touched. A
-//! record that exists is replaced by rename(2). What a crash leaves in staging is swept from there.
+//! record that exists is replaced by rename(2) (record_lock.rs). What a crash leaves in staging is swept from there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, renameat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use serde::de::DeserializeOwned;
@@ -148,19 +148,31 @@ impl Export {
         parse(&text, FORMAT, path, share)
     }
 
-    /// Puts a record in place if there is none.
+    /// Puts a record in place if there is none. Its name in staging stays until [`Export::confirm_record`]: it says that
+    /// nobody has made sure yet that the record has its directory.
     ///
     /// # Errors
     /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.
     pub fn create_record(&self, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
-        let staging = &self.tree_layout()?.staging;
         let temporary = self.temporary_name(key);
-        let file = self.write_temporary(staging, &temporary, record)?;
+        let file = self.write_temporary(&self.tree_layout()?.staging, &temporary, record)?;
         let linked = self.publish_record(&file, &temporary, key);
         // Closed before its name goes, or the client keeps it as `.nfs…` until then.
         drop(file);
-        remove(staging, &temporary).map_err(|errno| self.failed("remove the temporary record", temporary, errno))?;
+        if !matches!(linked, Ok(Created::Now)) {
+            self.confirm_record(key)?;
+        }
         linked
+    }
+
+    /// Notes that a record which this driver put in place has its directory.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn confirm_record(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let temporary = self.temporary_name(key);
+        remove_known(&self.tree_layout()?.staging, &self.layout()?.staging, &temporary)
+            .map_err(|errno| self.failed("remove the temporary record", temporary, errno))
     }
 
     /// Puts a record in place that this call has written to staging, in the mount for trees, if there is none.
@@ -192,48 +204,15 @@ impl Export {
         }
     }
 
-    /// Puts a record in the place of one that is there.
-    ///
-    /// # Errors
-    /// Where the server fails; then the old record or the new one is in place, whole.
-    pub fn replace_record(&self, key: &RecordKey, record: &Record) -> Result<(), ExportError> {
-        let (staging, temporary, name) = (&self.layout()?.staging, self.temporary_name(key), file_name(key));
-        self.write_temporary(staging, &temporary, record)?;
-        renameat(staging, temporary.as_str(), &self.layout()?.volumes, name.as_str())
-            .map_err(|errno| self.failed("replace the record", name, errno))
-    }
-
-    /// The same where the record is still the one that was read: so a change that another controller made meanwhile is
-    /// not undone. False if it is not.
-    ///
-    /// # Errors
-    /// As [`Export::replace_record`].
-    pub fn replace_record_as_it_was(
-        &self,
-        key: &RecordKey,
-        was: &Record,
-        record: &Record,
-    ) -> Result<bool, ExportError> {
-        let (staging, temporary, name) = (&self.layout()?.staging, self.temporary_name(key), file_name(key));
-        self.write_temporary(staging, &temporary, record)?;
-        // Last of all, so that as little time as possible is between the look and the change.
-        let replaced = match self.record(key)? {
-            Some(now) if now == *was => {
-                renameat(staging, temporary.as_str(), &self.layout()?.volumes, name.as_str()).map(|()| true)
-            }
-            _ => remove(staging, &temporary).map(|()| false),
-        };
-        replaced.map_err(|errno| self.failed("replace the record", name, errno))
-    }
-
-    /// Removes a record; none is success.
+    /// Removes a deleted volume's record, and ends any change of it; none is success.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn remove_record(&self, key: &RecordKey) -> Result<(), ExportError> {
-        let name = file_name(key);
-        remove_known(&self.tree_layout()?.volumes, &self.layout()?.volumes, &name)
-            .map_err(|errno| self.failed("remove the record", name, errno))
+        let (name, volumes) = (file_name(key), &self.layout()?.volumes);
+        let failed = |errno| self.failed("remove the record", &name, errno);
+        remove_known(&self.tree_layout()?.volumes, volumes, &name).map_err(failed)?;
+        if self.end_change(key)? { remove(volumes, &name).map_err(failed) } else { Ok(()) }
     }
 
     /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call

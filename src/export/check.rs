@@ -300,7 +300,13 @@ impl Export {
             Some(Repair::TakeBack(subdir, key, owner)) => self.take_back_claim(subdir, key, owner.as_deref()),
             Some(Repair::Adopt(record, key, inode)) => {
                 let adopted = Record { inode: Some(*inode), ..(**record).clone() };
-                self.replace_record_as_it_was(key, record, &adopted).map(drop)
+                let Some(lock) = self.lock_record(key, Duration::MAX)? else {
+                    return Err(self.contended("repair", record.subdir.to_string()));
+                };
+                let is_the_same = self.record(key)?.is_some_and(|now| now == **record);
+                let replaced = if is_the_same { lock.replace(&adopted).map(drop) } else { Ok(()) };
+                lock.unlock()?;
+                replaced
             }
             Some(Repair::PutBack(name, subdir)) => self.put_back(name, subdir).map(drop),
             Some(Repair::Sweep(retention)) => self.sweep_staging(*retention),

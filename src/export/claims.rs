@@ -179,7 +179,7 @@ impl Export {
     fn take_back(&self, folders: &[String], claim: &str, key: &RecordKey) -> nix::Result<()> {
         let top = &self.layout().map_err(|_| Errno::EIO)?.subdirs;
         let Some(folder) = reach(top, &names(folders))? else { return Ok(()) };
-        let aside = format!("{TAKEN_BACK}{}", nonce());
+        let aside = format!("{TAKEN_BACK}{}.{}", nonce(), real_claim(claim));
         match renameat(&folder, claim, &folder, aside.as_str()) {
             Ok(()) => {}
             Err(Errno::ENOENT | Errno::ESTALE) => return Ok(()),
@@ -188,10 +188,7 @@ impl Export {
         if matches!(self.record(key), Ok(None)) {
             return self.remove_upwards(folders, &aside);
         }
-        match renameat(&folder, aside.as_str(), &folder, claim) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        put_back(&folder, &aside)
     }
 
     /// Takes back the claims of volumes that have had no record for so long, and removes folders that nobody needs.
@@ -204,8 +201,10 @@ impl Export {
             for name in found {
                 let is_old = || self.age_in(folder, name) >= Some(retention);
                 if let Some((key, _)) = claimant(name) {
-                    if matches!(self.record(&key), Ok(None)) && is_old() {
-                        self.take_back(path, name, &key).map_err(failed)?;
+                    match self.record(&key) {
+                        Ok(None) if is_old() => self.take_back(path, name, &key).map_err(failed)?,
+                        Ok(Some(_)) if name.starts_with(TAKEN_BACK) => put_back(folder, name).map_err(failed)?,
+                        _ => {}
                     }
                 } else if is_old()
                     && (name.starts_with(TAKEN_BACK) || (name.starts_with(MADE) && !self.is_noted_there(path, name)?))
@@ -327,9 +326,23 @@ fn listed(folder: &OwnedFd) -> nix::Result<Vec<String>> {
     }
 }
 
-/// The key and the cluster of the volume whose claim has this name; none if it is no claim.
+/// The claim that is being taken back under a name, or the name itself.
+fn real_claim(name: &str) -> &str {
+    name.strip_prefix(TAKEN_BACK).and_then(|rest| rest.split_once('.')).map_or(name, |(_, claim)| claim)
+}
+
+/// Makes a claim that was being taken back one again.
+fn put_back(folder: &OwnedFd, aside: &str) -> nix::Result<()> {
+    match renameat(folder, aside, folder, real_claim(aside)) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The key and the cluster of the volume whose claim has this name, also while it is being taken back; none if it is no
+/// claim.
 fn claimant(name: &str) -> Option<(RecordKey, Option<String>)> {
-    let rest = name.strip_prefix(CLAIM)?;
+    let rest = real_claim(name).strip_prefix(CLAIM)?;
     let (key, owner) = rest.split_once('.').map_or((rest, None), |(key, owner)| (key, Some(owner.to_owned())));
     Some((key.parse().ok()?, owner))
 }

@@ -30,6 +30,17 @@ pub struct MadeDirectory {
     pub is_new: bool,
 }
 
+/// Where the directory is that a record notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Where the record says.
+    InPlace,
+    /// In the trash: a delete by another controller is about to free it or to put it back.
+    InTrash,
+    /// In neither.
+    Gone,
+}
+
 /// A volume that is going to be read.
 #[derive(Debug)]
 pub struct SourceVolume {
@@ -152,6 +163,26 @@ impl Export {
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("look for", subdir.to_string(), errno)),
         }
+    }
+
+    /// Where the directory is that a record notes.
+    ///
+    /// # Errors
+    /// Where the server fails, or a link or a file is in the way.
+    pub fn whereabouts(&self, record: &Record) -> Result<Whereabouts, ExportError> {
+        let failed = |errno| self.failed("list", "the trash", errno);
+        // Once more, for it may be put back in between.
+        for _ in 0..2 {
+            match (self.inode_of(&record.subdir)?, record.inode) {
+                (Some(found), noted) if noted.is_none_or(|noted| noted == found) => return Ok(Whereabouts::InPlace),
+                (_, None) => return Ok(Whereabouts::Gone),
+                (_, Some(inode)) if beneath::holds_inode(&self.layout()?.trash, inode).map_err(failed)? => {
+                    return Ok(Whereabouts::InTrash);
+                }
+                _ => {}
+            }
+        }
+        Ok(Whereabouts::Gone)
     }
 
     /// Whether a volume's directory is there.

@@ -20,7 +20,7 @@ mod layout;
 mod lost;
 pub mod pages;
 pub mod pool;
-mod record_lock;
+pub mod record_lock;
 mod small_file;
 pub mod snapshots;
 pub mod staging;

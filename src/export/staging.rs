@@ -171,6 +171,10 @@ impl Export {
             }
             let linked = self.link_record(&file, key)?;
             drop(file);
+            // A delete may have moved it away just before.
+            if matches!(linked, Created::Now) && self.inode_of(&record.subdir)? != record.inode {
+                return Err(self.contended("make", record.subdir.to_string()));
+            }
             self.finish_attempt(&found.name, true)?;
             return Ok(Some(match linked {
                 Created::Now => record,

@@ -6,9 +6,11 @@ use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 
-use super::attempt_name::{AttemptName, is_of_first_version, is_temporary};
+use super::attempt_name::{AttemptName, LOCKS, RECORD, is_of_first_version, is_temporary};
 use super::clock::changed_at;
+use super::directories::Whereabouts;
 use super::{Export, ExportError};
+use crate::volume::name::RecordKey;
 
 /// How long a record or a lock is left alone. They are there for a few calls to the server; whoever sleeps for longer
 /// finds his own gone, which is an error, and its retry begins again.
@@ -85,13 +87,64 @@ impl Export {
     pub fn sweep_staging(&self, retention: Duration) -> Result<(), ExportError> {
         for (staged, silent) in self.staged()? {
             let Some(silent) = silent else { continue };
-            match staged {
-                InStaging::Attempt(attempt) if silent >= retention => self.finish_attempt(&attempt, false)?,
-                InStaging::Temporary(name) if silent >= retention.min(TEMPORARY) => self.discard(&name)?,
-                InStaging::OfFirstVersion(name) if silent >= retention => self.discard(&name)?,
-                _ => {}
+            let is_temporary = matches!(staged, InStaging::Temporary(_));
+            if silent >= if is_temporary { retention.min(TEMPORARY) } else { retention } {
+                self.sweep_one(&staged)?;
             }
         }
         Ok(())
+    }
+
+    fn sweep_one(&self, staged: &InStaging) -> Result<(), ExportError> {
+        match staged {
+            InStaging::Temporary(name) if name.starts_with(LOCKS) => self.break_lock(name).map(drop),
+            InStaging::Temporary(name) => {
+                let is_settled = self.settle_record(name)?;
+                if is_settled { self.discard(name) } else { Ok(()) }
+            }
+            InStaging::Attempt(attempt) => {
+                let is_settled = self.settle_record(&attempt.companion(RECORD))?;
+                if is_settled { self.finish_attempt(attempt, false) } else { Ok(()) }
+            }
+            InStaging::OfFirstVersion(name) => self.discard(name),
+            InStaging::Unknown(_) => Ok(()),
+        }
+    }
+
+    /// Whoever put this record in place has not made sure of its directory, and is dead, or asleep: where there is no
+    /// such directory the record goes. Nobody was told of the volume. False if that is not known yet.
+    fn settle_record(&self, name: &str) -> Result<bool, ExportError> {
+        let layout = self.layout()?;
+        let record = match self.read_record_in(&layout.staging, name) {
+            // Whoever wrote it died while he did.
+            Err(ExportError::Record { .. }) => None,
+            record => record?,
+        };
+        let Some(record) = record else { return Ok(true) };
+        let key = RecordKey::of(&record.name);
+        if self.record(&key)?.is_none_or(|now| now != record) {
+            return Ok(true);
+        }
+        let Some(lock) = self.lock_record(&key, TEMPORARY)? else { return Ok(false) };
+        let is_settled = match self.whereabouts(&record)? {
+            _ if self.record(&key)?.is_none_or(|now| now != record) => true,
+            Whereabouts::InPlace => true,
+            Whereabouts::InTrash => false,
+            Whereabouts::Gone => {
+                tracing::warn!(
+                    share = %self.share(),
+                    volume = record.name,
+                    directory = %record.subdir,
+                    "a volume whose making was cut short has no directory: its record is removed"
+                );
+                lock.remove()?;
+                true
+            }
+        };
+        lock.unlock()?;
+        if is_settled && record.subdir_given {
+            self.take_back_claim(&record.subdir, &key, record.owner.as_deref())?;
+        }
+        Ok(is_settled)
     }
 }

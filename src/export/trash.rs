@@ -88,16 +88,17 @@ impl Export {
         }
     }
 
-    /// Moves the record of a volume beside its directory in the trash.
+    /// Moves the record of a volume beside its directory in the trash, and ends any change of it.
     ///
     /// # Errors
     /// Where the server fails.
     pub fn throw_away_record(&self, name: &TrashName) -> Result<(), ExportError> {
         let record = catalog::file_name(&name.key);
         match beneath::rename(&self.layout()?.volumes, record.as_str(), &self.layout()?.trash, name.record().as_str()) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(self.failed("move the record", record, errno)),
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(self.failed("move the record", record, errno)),
         }
+        if self.end_change(&name.key)? { self.remove_record(&name.key) } else { Ok(()) }
     }
 
     /// The record beside something in the trash; none if it has none.

@@ -24,8 +24,9 @@ use crate::kit::wait_until;
 const ROUNDS: usize = 60;
 /// The directory that several volumes share.
 const SHARED: &str = "shared";
-/// What broke off for good is swept before the end.
-const FLAGS: [&str; 1] = ["--staging-retention=10s"];
+/// What broke off for good is swept before the end, and nothing is kept in the trash: also not what a call that was
+/// answered late made anew, without a record, when the volume was deleted already.
+const FLAGS: [&str; 2] = ["--staging-retention=10s", "--unrecorded-retention=0s"];
 /// How long an answer is waited for before another controller is asked, too.
 const TIMEOUT: Duration = Duration::from_millis(500);
 

@@ -5,6 +5,7 @@ mod chaos;
 mod claims;
 mod clients;
 mod copies;
+mod late;
 mod sources;
 mod told;
 mod trash;
