@@ -30,7 +30,7 @@ const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// CSI driver for NFS: volumes are directories on an existing export.
 #[derive(Debug, Parser)]
-#[command(name = "nfs-csi", version, max_term_width = 120)]
+#[command(name = "nfs-csi", version, max_term_width = 120, args_override_self = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -304,7 +304,8 @@ struct Flags {
     #[arg(long, env = "NFS_CSI_REGISTRATION_ENDPOINT", value_name = "PATH", requires = "registration_dir")]
     registration_endpoint: Option<PathBuf>,
 
-    /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port (nowhere unless given)
+    /// Where to answer /metrics, /healthz and /readyz over HTTP: host:port, or :port on all addresses, of IPv6 and of
+    /// IPv4 (nowhere unless given)
     #[arg(long, env = "NFS_CSI_METRICS_ADDRESS", value_name = "HOST:PORT", value_parser = host_and_port)]
     metrics_address: Option<String>,
 
@@ -562,8 +563,8 @@ fn cluster_id(text: &str) -> Result<String, String> {
 
 fn host_and_port(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => Ok(text.into()),
-        _ => Err("write host:port, such as 0.0.0.0:9809 or [::]:9809".into()),
+        Some((host, port)) if !host.contains('/') && port.parse::<u16>().is_ok() => Ok(text.into()),
+        _ => Err("write host:port, or :port for all addresses, such as :9809 or 127.0.0.1:9809".into()),
     }
 }
 

@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use crate::cli::{Checks, Configuration};
 use crate::controller::Controller;
 use crate::health::{self, Readiness};
-use crate::metrics::Metrics;
+use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
 use crate::mount::host::{self, HostError};
 use crate::node::Node;
-use crate::registration::Registration;
+use crate::registration::{Registered, Registration, RegistrationError};
 use crate::rpc;
 use crate::server::{self, Ended, Endpoint, ListenError, Listener};
 use crate::telemetry;
@@ -44,6 +44,8 @@ enum StartError {
     Runtime(#[from] std::io::Error),
     #[error("serving failed: {0}")]
     Serve(#[from] tonic::transport::Error),
+    #[error("cannot make the driver known to the kubelet any longer: {0}")]
+    Registration(#[from] RegistrationError),
 }
 
 /// Runs the driver until it is told to end. Gives the status to exit with.
@@ -82,7 +84,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let metrics = Metrics::new(&configuration.driver_name);
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
-        tokio::spawn(health::serve(health::bind(address).await?, Arc::clone(&metrics), ready.clone()));
+        tokio::spawn(health::serve(health::bind(address)?, Arc::clone(&metrics), ready.clone()));
     }
     let node =
         if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&mounter)).await?) } else { None };
@@ -93,6 +95,13 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
         None => None,
     };
+    if let Some(registration) = &registration {
+        let registered = registration.registered();
+        ready.follow(registered.clone());
+        metrics.read(metrics::REGISTERED, move || {
+            vec![(String::new(), u64::from(*registered.borrow() == Registered::Yes))]
+        });
+    }
     tracing::info!(
         endpoint = %configuration.endpoint,
         driver = configuration.driver_name,
@@ -126,15 +135,15 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
         ready.set(false);
         tracing::info!("told to end: running calls may finish");
         tell_to_end.send_replace(true);
-        Ok(())
+        Ok::<_, StartError>(())
     };
     let registering = async {
         match registration {
-            Some(registration) => registration.serve(told()).await,
+            Some(registration) => Ok(registration.serve(told()).await?),
             None => Ok(()),
         }
     };
-    let serving = server::serve(listener, services, told(), configuration.grace_period);
+    let serving = async { Ok(server::serve(listener, services, told(), configuration.grace_period).await?) };
     let (ended, (), ()) = tokio::try_join!(serving, registering, signals)?;
     if let Some(controller) = controller {
         controller.stop().await;

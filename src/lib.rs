@@ -3,6 +3,7 @@
 //! Each room knows only those to its right: `rpc` → `controller` | `node` → `export` → `tree`, `mount`, with `volume`
 //! for the values they share.
 
+pub mod authority;
 pub mod beneath;
 pub mod cli;
 pub mod commands;

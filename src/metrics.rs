@@ -29,6 +29,14 @@ pub const PUBLISHED: Reading = Reading {
     label: Some("server"),
 };
 
+/// Whether pods can have volumes on this node.
+pub const REGISTERED: Reading = Reading {
+    name: "nfs_csi_registered",
+    help: "1 if the kubelet has registered the driver, which makes itself known to it, 0 if it has not or refuses it",
+    kind: Kind::Gauge,
+    label: None,
+};
+
 /// Worker processes, which make the calls that may block.
 pub const WORKERS: Reading = Reading {
     name: "nfs_csi_worker_processes",

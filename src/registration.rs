@@ -4,10 +4,16 @@
 //! is the plugin's end. So the socket is put there when the driver listens, and goes first when the driver is told to
 //! end: the kubelet must not send calls to a driver that drains. What a killed driver left there is replaced by the
 //! next.
+//!
+//! A kubelet up to 1.35 that could not register a driver (the API server was away) says so and never asks again: only a
+//! socket that appears anew is another try. So a refused socket is taken away and made again, less and less often.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use thiserror::Error;
+use tokio::sync::{Notify, watch};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -21,6 +27,9 @@ const PLUGIN_TYPE: &str = "CSIPlugin";
 const CSI_VERSION: &str = "1.0.0";
 /// The kubelet's questions are answered at once: nothing is waited for at the end.
 const GRACE: Duration = Duration::from_secs(1);
+/// How soon a socket is made again after a refusal, and how long that waits at most after further ones.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// Where a driver makes itself known, and as what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +40,32 @@ pub struct Settings {
     pub endpoint: PathBuf,
 }
 
+/// What the kubelet says of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Registered {
+    /// Nothing yet.
+    #[default]
+    NotYet,
+    /// It calls it.
+    Yes,
+    /// It does not call it, and why.
+    Refused(String),
+}
+
+/// Why the kubelet cannot find the driver any more.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the errors say it")]
+pub enum RegistrationError {
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Serve(#[from] tonic::transport::Error),
+}
+
 /// An open ear for the kubelet. Its socket file goes with it.
 #[derive(Debug)]
 pub struct Registration {
+    socket: Endpoint,
     listener: Listener,
     service: Service,
 }
@@ -46,17 +78,52 @@ impl Registration {
     pub async fn open(settings: &Settings, driver_name: &str) -> Result<Self, ListenError> {
         let socket = Endpoint::Unix(socket(&settings.directory, driver_name));
         let listener = Listener::bind(&socket).await?;
-        let service = Service { driver_name: driver_name.into(), endpoint: settings.endpoint.clone() };
-        Ok(Self { listener, service })
+        let service = Service {
+            driver_name: driver_name.into(),
+            endpoint: settings.endpoint.clone(),
+            registered: Arc::default(),
+            refused: Arc::default(),
+        };
+        Ok(Self { socket, listener, service })
     }
 
-    /// Answers the kubelet until `shutdown` resolves.
+    /// What the kubelet says of the driver, as it changes.
+    #[must_use]
+    pub fn registered(&self) -> watch::Receiver<Registered> {
+        self.service.registered.subscribe()
+    }
+
+    /// Answers the kubelet until `shutdown` resolves. After a refusal the socket is made anew.
     ///
     /// # Errors
-    /// Where the transport fails.
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), tonic::transport::Error> {
-        let services = Routes::new(RegistrationServer::new(self.service));
-        server::serve(self.listener, services, shutdown, GRACE).await.map(|_| ())
+    /// Where the transport fails, or the socket cannot be made again.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), RegistrationError> {
+        let Self { socket, mut listener, service } = self;
+        tokio::pin!(shutdown);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let services = Routes::new(RegistrationServer::new(service.clone()));
+            let mut is_over = false;
+            let ended = async {
+                tokio::select! {
+                    () = &mut shutdown => is_over = true,
+                    () = service.refused.notified() => {}
+                }
+            };
+            server::serve(listener, services, ended, GRACE).await?;
+            if !is_over {
+                tokio::select! {
+                    () = &mut shutdown => is_over = true,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            if is_over {
+                return Ok(());
+            }
+            pause = if *service.registered.borrow() == Registered::Yes { FIRST_PAUSE } else { pause * 2 };
+            pause = pause.min(LONGEST_PAUSE);
+            listener = Listener::bind(&socket).await?;
+        }
     }
 }
 
@@ -70,10 +137,13 @@ pub fn socket(directory: &Path, driver_name: &str) -> PathBuf {
     directory.join(format!("{driver_name}@reg.sock"))
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Service {
     driver_name: String,
     endpoint: PathBuf,
+    registered: Arc<watch::Sender<Registered>>,
+    /// Told of each refusal.
+    refused: Arc<Notify>,
 }
 
 #[tonic::async_trait]
@@ -87,7 +157,6 @@ impl registration_server::Registration for Service {
         }))
     }
 
-    /// A refusal is no reason to end: the kubelet asks again by itself.
     async fn notify_registration_status(
         &self,
         request: Request<RegistrationStatus>,
@@ -96,13 +165,16 @@ impl registration_server::Registration for Service {
         let endpoint = self.endpoint.display();
         if status.plugin_registered {
             tracing::info!(driver = self.driver_name, "registered with the kubelet");
+            self.registered.send_replace(Registered::Yes);
         } else {
             tracing::error!(
                 driver = self.driver_name,
                 %endpoint,
                 error = status.error,
-                "the kubelet refuses the driver and will try again; is the endpoint the socket's path on the host?"
+                "the kubelet refuses the driver, which asks again; is the endpoint the socket's path on the host?"
             );
+            self.registered.send_replace(Registered::Refused(status.error));
+            self.refused.notify_one();
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }
@@ -148,10 +220,44 @@ mod tests {
             assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "nfs.example.com"));
             assert_eq!(info.endpoint, "/on/the/host/csi.sock");
             assert_eq!(info.supported_versions, ["1.0.0"]);
-            for plugin_registered in [true, false] {
-                let status = RegistrationStatus { plugin_registered, error: "as it may be".into() };
-                kubelet.notify_registration_status(status).await.unwrap();
+            let status = RegistrationStatus { plugin_registered: true, error: String::new() };
+            kubelet.notify_registration_status(status).await.unwrap();
+            end.send(()).unwrap();
+        };
+        let (served, ()) = tokio::join!(serving, asking);
+        served.unwrap();
+        assert!(!socket.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_driver_makes_its_socket_anew_less_and_less_often_until_it_is_registered() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { directory: folder.path().into(), endpoint: "/csi.sock".into() };
+        let socket = socket(folder.path(), "nfs.example.com");
+        let registration = Registration::open(&settings, "nfs.example.com").await.unwrap();
+        let registered = registration.registered();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let serving = registration.serve(async { ended.await.unwrap() });
+        let asking = async {
+            assert_eq!(*registered.borrow(), Registered::NotYet);
+            let mut pauses = Vec::new();
+            for _ in 0..9 {
+                let refused = RegistrationStatus { plugin_registered: false, error: "the API server is away".into() };
+                kubelet(socket.clone()).await.notify_registration_status(refused).await.unwrap();
+                assert_eq!(*registered.borrow(), Registered::Refused("the API server is away".into()));
+                while socket.exists() {
+                    tokio::task::yield_now().await;
+                }
+                let begun = tokio::time::Instant::now();
+                while !socket.exists() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                pauses.push(begun.elapsed().as_secs());
             }
+            assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+            let status = RegistrationStatus { plugin_registered: true, error: String::new() };
+            kubelet(socket.clone()).await.notify_registration_status(status).await.unwrap();
+            assert_eq!(*registered.borrow(), Registered::Yes);
             end.send(()).unwrap();
         };
         let (served, ()) = tokio::join!(serving, asking);

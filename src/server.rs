@@ -2,19 +2,28 @@
 
 use std::fmt;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::stat::{Mode, fchmod};
 use thiserror::Error;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket, UnixStream};
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
+use crate::authority::Mended;
+
 /// The longest path that a unix socket address holds.
 const LONGEST_SOCKET_PATH: usize = 107;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Where the driver listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +52,7 @@ impl FromStr for Endpoint {
         if let Some(address) = text.strip_prefix("tcp://") {
             let (host, port) = address.rsplit_once(':').ok_or(EndpointError::Form)?;
             return match port.parse::<u16>() {
-                Ok(_) if !host.is_empty() && !host.contains('/') => Ok(Self::Tcp(address.into())),
+                Ok(_) if !host.contains('/') => Ok(Self::Tcp(address.into())),
                 _ => Err(EndpointError::Form),
             };
         }
@@ -128,14 +137,53 @@ impl Listener {
             error => ListenError::System { endpoint: endpoint.clone(), error },
         };
         match endpoint {
-            Endpoint::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp).map_err(refused),
+            Endpoint::Tcp(address) => listen(address).map(Self::Tcp).map_err(refused),
             Endpoint::Unix(path) => {
                 remove_stale(path, endpoint).await?;
-                let listener = UnixListener::bind(path).map_err(refused)?;
-                Ok(Self::Unix(listener, SocketFile::of(path).map_err(refused)?))
+                let socket = UnixSocket::new_stream().map_err(refused)?;
+                // Its file has these permissions from the beginning: whoever may connect may mount on this host.
+                fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| refused(errno.into()))?;
+                socket.bind(path).map_err(refused)?;
+                let file = SocketFile::of(path).map_err(refused)?;
+                Ok(Self::Unix(socket.listen(BACKLOG).map_err(refused)?, file))
             }
         }
     }
+}
+
+/// Listens on `host:port`; `:port` and `[::]:port` are all addresses of both families, or of IPv4 where this host has no
+/// IPv6.
+///
+/// # Errors
+/// What the system says.
+pub fn listen(address: &str) -> io::Result<TcpListener> {
+    let (host, port) = address.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
+    let bind = |socket: TcpSocket, address: SocketAddr| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    if !host.is_empty() && host != "[::]" {
+        let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        return bind(if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? }, address);
+    }
+    let port = port.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let both = || {
+        let socket = TcpSocket::new_v6()?;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+        bind(socket, (Ipv6Addr::UNSPECIFIED, port).into())
+    };
+    match both() {
+        Err(error) if error.raw_os_error().is_some_and(is_no_ipv6) => {
+            bind(TcpSocket::new_v4()?, (Ipv4Addr::UNSPECIFIED, port).into())
+        }
+        bound => bound,
+    }
+}
+
+/// Whether an error says that this host has no IPv6.
+fn is_no_ipv6(errno: i32) -> bool {
+    matches!(Errno::from_raw(errno), Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL | Errno::EPROTONOSUPPORT)
 }
 
 async fn remove_stale(path: &Path, endpoint: &Endpoint) -> Result<(), ListenError> {
@@ -182,10 +230,12 @@ pub async fn serve(
     let serving: std::pin::Pin<Box<dyn Future<Output = _>>> = match listener {
         Listener::Unix(listener, file) => {
             _socket_file = Some(file);
-            Box::pin(router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), drained))
+            let clients = UnixListenerStream::new(listener).map(|client| client.map(Mended::new));
+            Box::pin(router.serve_with_incoming_shutdown(clients, drained))
         }
         Listener::Tcp(listener) => {
-            Box::pin(router.serve_with_incoming_shutdown(TcpListenerStream::new(listener), drained))
+            let clients = TcpListenerStream::new(listener).map(|client| client.map(Mended::new));
+            Box::pin(router.serve_with_incoming_shutdown(clients, drained))
         }
     };
     tokio::pin!(serving);
@@ -213,9 +263,8 @@ mod tests {
         assert_eq!("/csi/csi.sock".parse(), unix("/csi/csi.sock"));
         assert_eq!("tcp://127.0.0.1:10000".parse(), Ok(Endpoint::Tcp("127.0.0.1:10000".into())));
         assert_eq!("tcp://[::1]:0".parse(), Ok(Endpoint::Tcp("[::1]:0".into())));
-        for wrong in
-            ["", "csi.sock", "unix://", "unix://csi.sock", "unix:///a/", "tcp://host", "tcp://:1", "http://a:1"]
-        {
+        assert_eq!("tcp://:10000".parse(), Ok(Endpoint::Tcp(":10000".into())));
+        for wrong in ["", "csi.sock", "unix://", "unix://csi.sock", "unix:///a/", "tcp://host", "http://a:1"] {
             assert_eq!(wrong.parse::<Endpoint>(), Err(EndpointError::Form), "{wrong}");
         }
         let long = format!("unix:///{}", "x".repeat(107));
@@ -233,6 +282,15 @@ mod tests {
         assert!(matches!(Listener::bind(&endpoint).await, Err(ListenError::InUse(_))));
         drop(live);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_for_its_owner_only_from_the_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("csi.sock");
+        let _listener = Listener::bind(&Endpoint::Unix(path.clone())).await.unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o7777 & !0o600, 0, "{mode:o}");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
 const ACCEPTED: u32 = 0;
+const DENIED: u32 = 1;
 pub(super) const SUCCESS: u32 = 0;
 pub(super) const PROG_UNAVAIL: u32 = 1;
 pub(super) const PROG_MISMATCH: u32 = 2;
@@ -30,6 +31,8 @@ pub(super) enum Received {
     Part,
     /// The answer: the words from the accept state on.
     Answer(Vec<u32>),
+    /// The answer that the call is refused, for its RPC version or its credentials.
+    Denied,
     /// What came is no answer to this call.
     Other(&'static str),
 }
@@ -49,6 +52,7 @@ pub(super) fn answer(xid: u32, bytes: &[u8]) -> Received {
             let rest = 5 + (verifier_length as usize).div_ceil(4);
             Received::Answer(words.get(rest..).unwrap_or_default().to_vec())
         }
+        [answered, REPLY, DENIED, ..] if answered == xid => Received::Denied,
         _ => Received::Other("its answer is no RPC reply to the call"),
     }
 }
@@ -74,9 +78,10 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_to_the_call_is_told() {
-        for words in [&[8, REPLY, ACCEPTED, 0, 0, SUCCESS][..], &[7, CALL, 0, 0, 0], &[7, REPLY, 1, 0, 0], &[]] {
+        for words in [&[8, REPLY, ACCEPTED, 0, 0, SUCCESS][..], &[7, CALL, 0, 0, 0], &[8, REPLY, 1, 0, 0], &[]] {
             assert!(matches!(answer(7, &record(words)), Received::Other(_)), "{words:?}");
         }
+        assert_eq!(answer(7, &record(&[7, REPLY, DENIED, 1, 5])), Received::Denied);
         assert!(matches!(answer(7, b"HTTP/1.1 400 Bad Request\r\n"), Received::Other(_)));
     }
 

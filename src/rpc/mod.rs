@@ -64,12 +64,17 @@ impl Calls {
         let code = name(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
         let milliseconds = call.end(code);
         match &result {
+            // Each volume's, once a minute: that it went well is no news.
+            Ok(_) if method == STATS => tracing::debug!(method, volume, code, milliseconds),
             Ok(_) => tracing::info!(method, volume, code, milliseconds),
             Err(status) => tracing::warn!(method, volume, code, milliseconds, error = status.message()),
         }
         result.map(Response::new)
     }
 }
+
+/// The call that the kubelet makes for each volume again and again.
+const STATS: &str = "NodeGetVolumeStats";
 
 /// How long the caller still waits, less what it takes to tell it how far the work is; none: for ever.
 fn patience<T>(request: &Request<T>) -> Option<Duration> {

@@ -74,7 +74,7 @@ impl node_server::Node for Service {
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
         self.calls
-            .answer("NodeGetVolumeStats", &request.volume_id, async {
+            .answer(super::STATS, &request.volume_id, async {
                 let (volume, path) = request::stats(&request).map_err(status)?;
                 Ok(stats(self.node.stats(volume, path).await.map_err(status)?))
             })

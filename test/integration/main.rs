@@ -19,6 +19,7 @@ mod large_trees;
 mod listing;
 mod listing_faults;
 mod observing;
+mod old_clients;
 mod process;
 mod publishing;
 mod reaching;

@@ -1,7 +1,7 @@
 //! NodePublishVolume, NodeUnpublishVolume and NodeGetVolumeStats.
 
-use std::fs::File;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use nfs_csi::proto::volume_capability::access_mode::Mode;
@@ -293,6 +293,14 @@ async fn permissions_of_a_volume_written_by_hand_are_set_at_publish() {
     node.publish_volume_with(&volume, &target, RWX, &[]).await;
     assert_eq!(std::fs::metadata(on_server("perm")).unwrap().mode() & 0o7777, 0o770);
     node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    // What a kubelet sets for a pod with a fsGroup stays, and is set where it is asked for.
+    std::fs::set_permissions(on_server("perm"), Permissions::from_mode(0o3775)).unwrap();
+    for (asked, is) in [("0770", 0o3770), ("0777", 0o3777), ("4755", 0o7755)] {
+        let volume = by_hand("perm", &[("subDir", "perm"), ("mountPermissions", asked)]);
+        node.publish_volume_with(&volume, &target, RWX, &[]).await;
+        assert_eq!(std::fs::metadata(on_server("perm")).unwrap().mode() & 0o7777, is, "{asked}");
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    }
     std::fs::remove_dir(on_server("perm")).unwrap();
 }
 

@@ -1,6 +1,10 @@
 //! The node plugin makes itself known to the kubelet.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nfs_csi::proto::NodeGetInfoRequest;
 use nfs_csi::proto::node_client::NodeClient;
@@ -11,7 +15,7 @@ use nix::sys::signal::Signal;
 use tonic::transport::Channel;
 
 use crate::kit::driver::{self, Driver};
-use crate::kit::folder;
+use crate::kit::{folder, wait_until};
 
 fn start(folder: &Path) -> Driver {
     let registry = folder.join("plugins_registry");
@@ -35,17 +39,47 @@ async fn info(folder: &Path) -> PluginInfo {
 #[tokio::test]
 async fn a_node_plugin_registers_itself_and_serves_where_it_says() {
     let folder = folder();
-    let driver = start(folder.path());
+    let _driver = start(folder.path());
     let told = info(folder.path()).await;
     assert_eq!((told.r#type.as_str(), told.name.as_str()), ("CSIPlugin", "nfs.csi.k8s.io"));
     assert_eq!(told.supported_versions, ["1.0.0"]);
     let mut node = NodeClient::new(driver::connect(Path::new(&told.endpoint)).await.unwrap());
     assert_eq!(node.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner().node_id, "guest");
-    let refused = RegistrationStatus { plugin_registered: false, error: "not today".into() };
-    kubelet(folder.path()).await.notify_registration_status(refused).await.unwrap();
-    assert!(driver.log().contains("not today"), "{}", driver.log());
-    // It goes on: the kubelet asks again by itself.
-    info(folder.path()).await;
+}
+
+/// What a driver answers over HTTP.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_driver_that_the_kubelet_refuses_makes_its_socket_anew_and_is_ready_when_it_is_registered() {
+    let folder = folder();
+    let registry = folder.path().join("plugins_registry");
+    std::fs::create_dir_all(&registry).unwrap();
+    let socket = registration::socket(&registry, "nfs.csi.k8s.io");
+    let inode = || std::fs::symlink_metadata(&socket).map(|stat| stat.ino()).ok();
+    let address = "127.0.0.1:29999";
+    let flags = [&format!("--registration-dir={}", registry.display()), &format!("--metrics-address={address}")];
+    let driver = Driver::start_as("node", folder.path(), &flags.map(String::as_str));
+    for _ in 0..2 {
+        let mut kubelet = kubelet(folder.path()).await;
+        let first = inode();
+        let refused = RegistrationStatus { plugin_registered: false, error: "the API server is away".into() };
+        kubelet.notify_registration_status(refused).await.unwrap();
+        assert!(driver.log().contains("the API server is away"), "{}", driver.log());
+        wait_until("another socket", Duration::from_secs(30), || inode().filter(|now| Some(*now) != first)).await;
+        assert!(get(address, "/readyz").contains("the API server is away"));
+        assert!(get(address, "/metrics").contains("nfs_csi_registered 0\n"));
+    }
+    let registered = RegistrationStatus { plugin_registered: true, error: String::new() };
+    kubelet(folder.path()).await.notify_registration_status(registered).await.unwrap();
+    assert!(get(address, "/readyz").starts_with("HTTP/1.1 200 "));
+    assert!(get(address, "/metrics").contains("nfs_csi_registered 1\n"));
 }
 
 #[tokio::test]

@@ -69,14 +69,34 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Called with the name of the port that answers /healthz. */}}
-{{- define "nfs-csi.probes" -}}
+{{/* Called with the root and the name of the port that answers /healthz. */}}
+{{- define "nfs-csi.liveness" -}}
 livenessProbe:
   httpGet:
+    {{- with (index . 0).Values.metrics.address }}
+    host: {{ . | quote }}
+    {{- end }}
     path: /healthz
-    port: {{ . }}
+    port: {{ index . 1 }}
   initialDelaySeconds: 10
   periodSeconds: 20
   timeoutSeconds: 10
   failureThreshold: 5
+{{- end }}
+
+{{- define "nfs-csi.metricsHost" -}}
+{{- $address := .Values.metrics.address }}
+{{- if contains ":" $address }}[{{ $address }}]{{ else }}{{ $address }}{{ end }}
+{{- end }}
+
+{{- define "nfs-csi.readiness" -}}
+readinessProbe:
+  httpGet:
+    {{- with .Values.metrics.address }}
+    host: {{ . | quote }}
+    {{- end }}
+    path: /readyz
+    port: metrics
+  periodSeconds: 5
+  timeoutSeconds: 5
 {{- end }}

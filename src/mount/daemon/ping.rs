@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::mount::onc::{self, PROG_MISMATCH, PROG_UNAVAIL, Received, SUCCESS};
+use crate::mount::onc::{self, PROG_MISMATCH, PROG_UNAVAIL, Received};
 
 /// The program's number (IANA "rpc-program-numbers"), and that of the procedure that does nothing.
 const NFS: u32 = 100_003;
@@ -95,14 +95,15 @@ impl Pinger {
             match onc::answer(xid, &bytes) {
                 Received::Part => {}
                 Received::Answer(words) => break words,
+                Received::Denied => break Vec::new(),
                 Received::Other(what) => return Err(PingError::NotNfs(what)),
             }
         };
         let served = match words.as_slice() {
-            [SUCCESS, ..] => Served::Yes,
             [PROG_MISMATCH, low, high, ..] => Served::Between(*low, *high),
             [PROG_UNAVAIL, ..] => return Err(PingError::NotNfs("it has no NFS program")),
-            _ => return Err(PingError::NotNfs("it refuses the NFS program's NULL call")),
+            // SUCCESS; or it refuses this call alone, for its port or its flavour: but it is there.
+            _ => Served::Yes,
         };
         let local = stream.local_addr()?.ip();
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +117,7 @@ impl Pinger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::onc::SUCCESS;
     use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::time::Instant;
@@ -161,6 +163,14 @@ mod tests {
     async fn a_server_without_the_program_is_no_nfs_server() {
         for answer in [&[REPLY, ACCEPTED, 0, 0, PROG_UNAVAIL][..], &[7, 7, 7, 7, 7]] {
             assert!(matches!(ping(answering(answer)).await, Err(PingError::NotNfs(_))));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refuses_the_question_is_there() {
+        const SYSTEM_ERROR: u32 = 5;
+        for answer in [&[REPLY, 1, 1, 5][..], &[REPLY, ACCEPTED, 0, 0, SYSTEM_ERROR]] {
+            assert_eq!(ping(answering(answer)).await.unwrap(), Served::Yes);
         }
     }
 

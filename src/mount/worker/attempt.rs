@@ -164,15 +164,19 @@ fn open_path(path: &Path) -> nix::Result<OwnedFd> {
     nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// Each chmod is a round trip: only where the bits differ.
+/// Gives the directory the bits for its owner, its group and others. Those above (setgid above all, by which new files
+/// get the group that a pod's `fsGroup` asks for) stay as they are, unless they are asked for too. Each chmod is a round
+/// trip: only where the bits differ.
 fn set_permissions(request: &MountRequest, real: &Path) -> Result<(), MountError> {
     let Some(bits) = request.permissions else { return Ok(()) };
     let change = || {
         let root = open_path(real)?;
-        if fstat(&root)?.st_mode & 0o7777 == bits {
+        let has = fstat(&root)?.st_mode & 0o7777;
+        let wanted = has & 0o7000 | bits;
+        if has == wanted {
             return Ok(());
         }
-        fchmodat(&root, ".", Mode::from_bits_truncate(bits), nix::sys::stat::FchmodatFlags::FollowSymlink)
+        fchmodat(&root, ".", Mode::from_bits_truncate(wanted), nix::sys::stat::FchmodatFlags::FollowSymlink)
     };
     change().map_err(|errno| {
         MountError::system(format!("cannot set mountPermissions {bits:04o} on {}", request.source()), errno)

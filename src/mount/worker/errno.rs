@@ -25,8 +25,8 @@ pub(super) fn of_mount(request: &MountRequest, fs_type: &str, errno: Errno) -> M
         },
         Errno::EPERM => MountError::Denied {
             share,
-            reason: "the export wants a privileged client port; export it with \"insecure\", or drop the mount \
-                     option noresvport"
+            reason: "it may want another security flavour than this mount's sec= (sec=krb5, say), or a privileged \
+                     client port, which the mount option noresvport takes away and \"insecure\" in the export allows"
                 .into(),
         },
         Errno::EINVAL => {

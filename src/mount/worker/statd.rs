@@ -42,7 +42,7 @@ fn find() -> io::Result<bool> {
                 let port = u16::try_from(port).unwrap_or_default();
                 return Ok(TcpStream::connect_timeout(&local(port), left(end)?).is_ok());
             }
-            Received::Other(_) => return Ok(false),
+            Received::Denied | Received::Other(_) => return Ok(false),
         }
     }
 }
