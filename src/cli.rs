@@ -228,6 +228,11 @@ struct Flags {
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", value_delimiter = ' ')]
     exports: Vec<Share>,
 
+    /// Mount options of all volumes and exports, as mount(8) has them behind -o, where a StorageClass, a volume or a
+    /// secret says nothing else
+    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", value_parser = default_options)]
+    mount_options: Options,
+
     /// Permission bits of new volumes where the StorageClass says nothing, in octal (0: as the server makes them)
     #[arg(long, env = "NFS_CSI_MOUNT_PERMISSIONS", default_value = "0", value_parser = permissions)]
     mount_permissions: Permissions,
@@ -458,7 +463,11 @@ fn check_check(flags: CheckFlags) -> Result<CheckCommand, String> {
 }
 
 fn mount_options(text: &str) -> Result<Options, String> {
-    Options::parse([text]).map_err(|error| format!("--mount-options: {error}"))
+    default_options(text).map_err(|error| format!("--mount-options: {error}"))
+}
+
+fn default_options(text: &str) -> Result<Options, String> {
+    Options::parse([text]).map_err(|error| error.to_string())
 }
 
 fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
@@ -482,6 +491,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             max_volumes: flags.max_volumes_per_node,
             stats_cache: flags.volume_stats_cache,
             inline: flags.inline,
+            mount_options: flags.mount_options.clone(),
         },
         checks: Checks::of(roles, flags.kubelet_dir, std::env::var_os(IN_POD).is_some()),
         driver_name: flags.driver_name,
@@ -495,6 +505,7 @@ fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
             tree_workers: flags.tree_workers.into(),
             default_on_delete: flags.default_ondelete_policy,
             default_permissions: flags.mount_permissions,
+            mount_options: flags.mount_options,
             shares: flags.exports,
             cluster: flags.cluster_id.filter(|name| !name.is_empty()),
             lists_own: flags.list_own_only,
@@ -673,6 +684,12 @@ mod tests {
     }
 
     #[test]
+    fn of_a_flag_that_is_given_twice_the_last_holds() {
+        let flags = ["controller", "--driver-name=a.example.com", "--grace-period=1s", "--driver-name=b.example.com"];
+        assert_eq!(parsed(&flags).unwrap().driver_name, "b.example.com");
+    }
+
+    #[test]
     fn exports_are_given_one_by_one() {
         let configuration = parsed(&["controller", "--export", "a:/x", "--export", "[::1]:/y"]).unwrap();
         let shares: Vec<String> = configuration.settings.shares.iter().map(ToString::to_string).collect();
@@ -684,7 +701,7 @@ mod tests {
         let cases: [(&[&str], &str); 14] = [
             (&["controller", "--topology=zone"], "name=value"),
             (&["node", "--node-id=n", "--allow-inline-volumes=nas:/a/../b"], ".."),
-            (&["controller", "--metrics-address=:9809"], "host:port"),
+            (&["controller", "--metrics-address=9809"], "host:port"),
             (&["controller", "--metrics-address=http://x/"], "host:port"),
             (&["node", "--node-id=n", "--max-volumes-per-node=-1"], "-1"),
             (&["node"], "--node-id"),

@@ -157,6 +157,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
 
 /// Refuses to serve where volumes could not be mounted, or pods would not see them.
 fn check_host(checks: &Checks) -> Result<(), HostError> {
+    host::is_new_enough()?;
     if checks.mounting {
         host::can_mount()?;
     }

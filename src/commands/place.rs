@@ -43,7 +43,9 @@ where
         }
         ExportPlace::Share(share) => {
             let mounter = Mounter::start(Limits::default()).map_err(failed(&folder))?;
-            let exports = Exports::start(mounter, &folder, holder, DEFAULT_WORKERS).await.map_err(failed(&folder))?;
+            let exports = Exports::start(mounter, &folder, holder, DEFAULT_WORKERS, Options::default())
+                .await
+                .map_err(failed(&folder))?;
             let done = match exports.open(&share, options).await {
                 Ok(export) => export.run(work).await,
                 Err(error) => Err(error.into()),

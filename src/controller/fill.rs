@@ -59,6 +59,8 @@ impl Plan {
         if let Some(record) = export.record(&self.key)?
             && let Some(volume) = self.take_filled(export, &record)?
         {
+            // Whoever recorded it may have died before he took away what stood beside its tree.
+            export.complete_placed(&attempt.earlier(export, true)?, &self.key)?;
             return Ok(volume);
         }
         let placed = match export.open_directory(&self.subdir) {

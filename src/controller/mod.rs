@@ -65,6 +65,8 @@ pub struct Settings {
     pub takeover_after: Duration,
     /// How many threads work on the trees of one share at most.
     pub tree_workers: usize,
+    /// The mount options of all exports, where a StorageClass or a secret says nothing else.
+    pub mount_options: Options,
     /// The exports that are listed although no call named them yet.
     pub shares: Vec<Share>,
     /// The cluster that the controller makes volumes for, noted in their records; none: it has no name.
@@ -91,7 +93,8 @@ impl Controller {
     /// Where this host's file system refuses the folder.
     pub async fn start(settings: Settings, mounter: Arc<Mounter>, place: &Path) -> std::io::Result<Arc<Self>> {
         let holder = Holder::open(place, settings.cluster.clone());
-        let exports = Exports::start(mounter, place, holder, settings.tree_workers).await?;
+        let exports =
+            Exports::start(mounter, place, holder, settings.tree_workers, settings.mount_options.clone()).await?;
         let known = KnownExports::open(place, &settings.shares);
         let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention);
         for share in known.all() {

@@ -33,6 +33,8 @@ pub struct Exports {
     holder: Arc<Holder>,
     turns: Arc<Turns>,
     tree_workers: usize,
+    /// The mount options of all exports, where a call's own say nothing else.
+    defaults: Options,
     pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
@@ -48,8 +50,8 @@ pub(super) struct Key {
 }
 
 impl Exports {
-    /// An empty pool that mounts below `place`, after tidying up there, and as `holder` works on the trees of one share
-    /// with at most `tree_workers` threads.
+    /// An empty pool that mounts below `place`, after tidying up there, with the options `defaults` where a call's own
+    /// say nothing else, and as `holder` works on the trees of one share with at most `tree_workers` threads.
     ///
     /// # Errors
     /// Where this host's file system refuses the folder.
@@ -58,6 +60,7 @@ impl Exports {
         place: &Path,
         holder: Holder,
         tree_workers: usize,
+        defaults: Options,
     ) -> io::Result<Arc<Self>> {
         tidy_up(place, &mounter).await;
         let exports = Arc::new(Self {
@@ -66,6 +69,7 @@ impl Exports {
             holder: Arc::new(holder),
             turns: Turns::new(),
             tree_workers,
+            defaults,
             mounted: Mutex::default(),
             shared: Mutex::default(),
             jobs: Arc::default(),
@@ -86,7 +90,7 @@ impl Exports {
             export.check_server()?;
             return Ok(export);
         }
-        let key = Key { share: share.clone(), options: options.for_controller() };
+        let key = Key { share: share.clone(), options: self.options(options) };
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         // Many calls may want the same export first: they wait for one mount.
@@ -123,7 +127,7 @@ impl Exports {
     pub(super) fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
         let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let any = *options == Options::default();
-        let wanted = options.for_controller();
+        let wanted = self.options(options);
         mounted
             .iter()
             .filter(|(key, _)| key.share == *share && (any || key.options == wanted))
@@ -132,9 +136,14 @@ impl Exports {
             .map(Arc::clone)
     }
 
+    /// What an export is mounted with for a call's options.
+    pub(super) fn options(&self, of_call: &Options) -> Options {
+        self.defaults.clone().merged(of_call.clone()).for_controller()
+    }
+
     async fn mount(&self, key: Key) -> Result<Arc<Export>, MountError> {
-        if let Some(export) = self.find(&key.share, &key.options) {
-            return Ok(export);
+        if let Some(export) = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(Arc::clone(export));
         }
         let (names, version) = self.mount_with(&key.share, key.options.for_lookups()).await?;
         let (trees, _) = match self.mount_with(&key.share, key.options.clone()).await {

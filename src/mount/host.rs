@@ -5,6 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, openat2};
+use rustix::fs::CWD;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use thiserror::Error;
 
 use super::table::{Mount, Table, TableError};
@@ -25,6 +28,9 @@ pub enum HostError {
          container with securityContext.privileged: true"
     )]
     NoCapability,
+
+    #[error("this host's kernel has no {call}(2): the driver needs Linux 5.6 or newer")]
+    OldKernel { call: &'static str },
 
     #[error(
         "NFS is missing from this host's kernel, and no module for it could be loaded: run modprobe nfs on the node, or \
@@ -50,6 +56,27 @@ pub enum HostError {
 
     #[error("cannot see what this host has: {path}: {error}; mount /proc")]
     Unreadable { path: &'static str, error: io::Error },
+}
+
+/// Makes sure that the kernel has the system calls without which nothing here works.
+///
+/// # Errors
+/// [`HostError::OldKernel`].
+pub fn is_new_enough() -> Result<(), HostError> {
+    // None of them does anything with such arguments.
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
+    let opened = openat2(nix::fcntl::AT_FDCWD, "/", how).map(drop);
+    let tree = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
+    let moved = move_mount(CWD, "", CWD, "", MoveMountFlags::empty());
+    let of_rustix = |done: rustix::io::Result<()>| done.map_err(|errno| Errno::from_raw(errno.raw_os_error()));
+    lacking(&[("openat2", opened), ("open_tree", of_rustix(tree)), ("move_mount", of_rustix(moved))])
+}
+
+fn lacking(calls: &[(&'static str, nix::Result<()>)]) -> Result<(), HostError> {
+    match calls.iter().find(|(_, done)| *done == Err(Errno::ENOSYS)) {
+        Some(&(call, _)) => Err(HostError::OldKernel { call }),
+        None => Ok(()),
+    }
 }
 
 /// Makes sure that volumes can be mounted: this process may, and the kernel knows how.
@@ -122,6 +149,15 @@ mod tests {
             assert!(!has_capability(&status(without)), "{without}");
         }
         assert!(!has_capability(""));
+    }
+
+    #[test]
+    fn a_kernel_without_a_call_is_told_and_this_one_has_all() {
+        is_new_enough().unwrap();
+        let error =
+            lacking(&[("openat2", Ok(())), ("open_tree", Err(Errno::EPERM)), ("move_mount", Err(Errno::ENOSYS))]);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("move_mount(2)") && error.contains("Linux 5.6"), "{error}");
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
 
+use super::options::Transport;
+
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 /// How much is read at once: room for a few hundred mounts.
 const CHUNK: usize = 64 * 1024;
@@ -77,6 +79,12 @@ impl Mount {
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.super_option("port")?.parse().ok()
+    }
+
+    /// What carries the calls to an NFS server.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.super_option("proto").map_or(Transport::Tcp, Transport::named)
     }
 
     /// The address of an NFS server at which the kernel has it.

@@ -24,6 +24,7 @@ pub use self::unpublish::UnpublishError;
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
+use crate::mount::options::Options;
 use crate::volume::inline::InlinePattern;
 
 /// What the operator decides about a node.
@@ -37,6 +38,8 @@ pub struct NodeSettings {
     pub stats_cache: Duration,
     /// Where inline volumes may be; nowhere if there is none.
     pub inline: Vec<InlinePattern>,
+    /// The mount options of all volumes, where a volume's own say nothing else.
+    pub mount_options: Options,
 }
 
 /// The node plugin of one driver on one host.

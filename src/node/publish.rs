@@ -98,6 +98,8 @@ impl Node {
     /// See [`PublishError`]; nothing is mounted then that was not before.
     pub async fn publish(self: &Arc<Self>, publish: Publish) -> Result<(), PublishError> {
         let key = job_key(&publish.target);
+        let options = self.settings.mount_options.clone().merged(publish.options);
+        let publish = Publish { read_only: publish.read_only || options.read_only(), options, ..publish };
         let fingerprint = format!("{publish:?}");
         let node = Arc::clone(self);
         self.jobs

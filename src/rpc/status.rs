@@ -181,7 +181,7 @@ impl ToStatus for MountError {
             Self::TimedOut { .. } | Self::Queued { .. } => Code::DeadlineExceeded,
             // The user or the operator has to change something first.
             Self::NoSuchShare { .. } | Self::NotMounted { .. } => Code::NotFound,
-            Self::Denied { .. } => Code::PermissionDenied,
+            Self::Denied { .. } | Self::NotPermitted { .. } => Code::PermissionDenied,
             Self::BadOptions { .. } | Self::Options { .. } => Code::InvalidArgument,
             Self::VersionNotServed { .. }
             | Self::NoStatd { .. }

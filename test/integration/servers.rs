@@ -27,7 +27,7 @@ pub fn server(serve: fn(TcpStream)) -> u16 {
 }
 
 /// Answers nothing.
-fn silent(mut stream: TcpStream) {
+pub fn silent(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 

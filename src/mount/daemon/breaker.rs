@@ -3,13 +3,17 @@
 //! Plain state; who asks the server, and when, is in `servers`. It opens when the server does not answer, and closes
 //! with the first answer to a question that is asked again and again meanwhile. A server that answers that question and
 //! then lets a mount hang is another matter: nothing but a mount tells whether it is well, and each try that hangs
-//! keeps all other first mounts of this host waiting. So it is left alone for a while, longer after each time.
+//! keeps all other first mounts of this host waiting. So it is left alone for a while, longer after each time: not the
+//! server as a whole, but mounts of this manner (the version whose mountd is dead, the security flavour whose KDC is).
 
 use std::time::{Duration, Instant, SystemTime};
 
 /// How soon after a failure the server is asked again, and how long that waits at most after further ones.
 const SHORTEST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(3);
+/// How long that waits at most when it has not answered for this long: a thousand nodes ask it.
+const LONGEST_LATER: Duration = Duration::from_secs(20);
+const LATER: Duration = Duration::from_mins(1);
 /// The same for servers that answer and let mounts hang.
 const SHORTEST_REST: Duration = Duration::from_secs(5);
 const LONGEST_REST: Duration = Duration::from_mins(1);
@@ -25,6 +29,7 @@ pub(super) struct Breaker {
 
 #[derive(Debug)]
 struct Open {
+    since: Instant,
     reason: String,
     wait: Duration,
     next: Instant,
@@ -61,7 +66,8 @@ impl Breaker {
         let is_news = self.open.is_none();
         let open = self.open.get_or_insert_with(|| Open::new(now));
         if !is_news {
-            open.wait = (open.wait * 2).min(LONGEST);
+            let longest = if now.saturating_duration_since(open.since) > LATER { LONGEST_LATER } else { LONGEST };
+            open.wait = (open.wait * 2).min(longest);
         }
         open.next = now + open.wait;
         open.reason = reason;
@@ -88,6 +94,13 @@ impl Breaker {
         }
     }
 
+    /// What hung has rested for long enough: the next call is to try again.
+    pub(super) fn end_rest(&mut self, now: Instant) {
+        if self.open.as_ref().is_some_and(|open| open.rests_until <= now) {
+            self.open = None;
+        }
+    }
+
     /// A mount was made: the server is well.
     pub(super) fn work(&mut self, time: SystemTime) {
         *self = Self { answered: Some(time), ..Self::default() };
@@ -101,7 +114,7 @@ impl Breaker {
 
 impl Open {
     fn new(now: Instant) -> Self {
-        Self { reason: String::new(), wait: SHORTEST, next: now, rests_until: now }
+        Self { since: now, reason: String::new(), wait: SHORTEST, next: now, rests_until: now }
     }
 }
 
@@ -139,6 +152,15 @@ mod tests {
         }
         assert_eq!(waits[..3], [SHORTEST, SHORTEST * 2, SHORTEST * 4]);
         assert_eq!(waits[3..], [LONGEST; 3]);
+        let later = now + LATER + SECOND;
+        let later: Vec<Duration> = std::iter::repeat_with(|| {
+            silent(&mut breaker, later);
+            breaker.next().unwrap() - later
+        })
+        .take(5)
+        .collect();
+        assert_eq!(later[..2], [LONGEST * 2, LONGEST * 4]);
+        assert_eq!(later[3..], [LONGEST_LATER; 2]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::mounter::Mounter;
 use super::servers::Server;
-use crate::mount::options::{Options, Transport};
+use crate::mount::options::Options;
 use crate::mount::protocol::Request;
 use crate::mount::protocol::error::MountError;
 use crate::mount::table::{Mount, Table};
@@ -57,10 +57,10 @@ impl Mounter {
         let mount = table.at(point);
         // Only over TCP can it be asked. The kernel may use another address than the one asked for (NFS 4.1 sees that
         // two addresses are one server's).
-        let address = mount.and_then(Mount::address).filter(|_| options.transport() == Transport::Tcp);
+        let address = mount.and_then(Mount::address).filter(|_| options.transport().can_be_asked());
         HeldServer {
             mounter: Arc::clone(self),
-            server: self.server(name, options.port()),
+            server: self.server(name, options),
             address: address.map(|address| SocketAddr::new(address, options.port())),
             major: mount.map_or(4, Mount::major_version),
             works: Arc::default(),
@@ -69,7 +69,7 @@ impl Mounter {
 
     /// An error while calls for the server are refused.
     pub fn check(&self, name: &str, options: &Options) -> Result<(), MountError> {
-        self.server(name, options.port()).check()
+        self.server(name, options).check()
     }
 }
 
@@ -149,8 +149,8 @@ impl Mounter {
         self.servers().changes()
     }
 
-    fn server(&self, name: &str, port: u16) -> Arc<Server> {
-        self.servers().get(name, port)
+    fn server(&self, name: &str, options: &Options) -> Arc<Server> {
+        self.servers().get(name, options.port(), options.transport())
     }
 }
 

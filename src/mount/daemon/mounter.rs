@@ -13,9 +13,10 @@ use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
 
 use super::ping::Pinger;
-use super::servers::Servers;
+use super::servers::{Manner, Server, Servers};
 use super::worker_pool::{WorkerPool, worker_failed};
 use crate::metrics::{self, Metrics};
+use crate::mount::options::{Transport, Version};
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage};
 use crate::mount::table::{Mount, Table, TableError, split_source};
@@ -137,29 +138,66 @@ impl Mounter {
         self.check_way(&table, &request.target).await?;
         let is_first = !table.iter().any(|mount| mount.is_nfs() && is_of_server(mount, &request.server));
         drop(table);
-        let server = self.servers.get(&request.server, request.options.port());
-        let reached = self.reach(&server, &request).await?;
+        let server = self.servers.get(&request.server, request.options.port(), request.options.transport());
+        let candidates = server.not_refused(request.options.candidates());
+        let (newer, older): (Vec<Version>, Vec<Version>) =
+            candidates.into_iter().partition(|version| *version > Version::V3);
+        if older.is_empty() {
+            return self.mount_as(&server, request, &newer, is_first).await;
+        }
+        if newer.is_empty() {
+            return self.mount_as(&server, request, &older, is_first).await;
+        }
+        let refusal = match self.mount_as(&server, request.clone(), &newer, is_first).await {
+            Err(error) if is_reason_for_older(&error) => error,
+            mounted => return mounted,
+        };
+        let tried = [newer, older.clone()].concat();
+        self.mount_as(&server, request.clone(), &older, is_first).await.map_err(|error| match (refusal, error) {
+            (MountError::VersionNotServed { .. }, MountError::VersionNotServed { .. }) => {
+                request.version_not_served(&tried)
+            }
+            (MountError::VersionNotServed { .. }, error) => error,
+            // What the newer version said was the reason to try the older one.
+            (refusal, _) => refusal,
+        })
+    }
+
+    /// Mounts with one of these versions, which are of one major version.
+    async fn mount_as(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        request: MountRequest,
+        candidates: &[Version],
+        is_first: bool,
+    ) -> Result<Mounted, MountError> {
+        let major = candidates.first().map_or(4, |version| version.major());
+        let manner = Manner { major, security: request.options.security() };
+        server.check_mount(&manner)?;
+        let reached = self.reach(server, &request, candidates).await?;
         let what = format!("the mount of {}", request.source());
         let _turn = if is_first { Some(self.take_turn(&what).await?) } else { None };
         // Whoever had the turn before may have found out that it hangs.
-        server.check()?;
+        server.check_mount(&manner)?;
         let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
         let target = request.target.clone();
-        let major = reached.candidates.iter().max().map_or(4, |version| version.major());
         let asked = Request::Mount { request, server: reached };
         let failed = match self.pool.ask(Some(&server.calls), &what, &asked, limit).await {
-            Ok(Reply::Mounted { target, version }) => {
-                server.worked(version);
+            Ok(Reply::Mounted { target, version, refused }) => {
+                server.worked(&manner, &refused);
                 return Ok(Mounted::Now { target, version: version.to_string() });
             }
             Ok(Reply::Occupied(occupant)) => return Ok(Mounted::Before(occupant)),
             Ok(Reply::Failed(error)) | Err(error) => error,
             Ok(reply) => unexpected(&what, &reply),
         };
-        self.blame(&server, &failed, major);
-        if matches!(failed, MountError::TimedOut { .. }) && is_mounted(&target) {
-            // The killed call did its work, or half of it: nothing half-made stays behind.
-            self.unmount(&server.name, &target, true).await?;
+        self.blame(server, &failed, major);
+        if matches!(failed, MountError::TimedOut { .. }) {
+            server.hung(&manner, &failed);
+            if is_mounted(&target) {
+                // The killed call did its work, or half of it: nothing half-made stays behind.
+                self.unmount(&server.name, &target, true).await?;
+            }
         }
         Err(failed)
     }
@@ -221,7 +259,7 @@ impl Mounter {
         let what = format!("the unmount of {target}");
         let mut call = tokio::spawn({
             let (mounter, target, what) = (Arc::clone(self), target.to_owned(), what.clone());
-            let server = self.servers.get(server, NFS_PORT);
+            let server = self.servers.get(server, NFS_PORT, Transport::Tcp);
             async move {
                 let limit = mounter.limits.mount;
                 mounter.pool.ask(Some(&server.unmounts), &what, &Request::Unmount { target }, limit).await
@@ -278,7 +316,7 @@ impl Mounter {
     pub async fn usage(self: &Arc<Self>, mount: &Mount) -> Result<Usage, MountError> {
         let target = mount.mount_point.to_string_lossy().into_owned();
         let (name, port) = (server_of(mount), mount.port().unwrap_or(NFS_PORT));
-        let server = self.servers.get(name, port);
+        let server = self.servers.get(name, port, mount.transport());
         server.check()?;
         let what = format!("the look at {target}");
         let limit = self.limits.stats;
@@ -289,7 +327,8 @@ impl Mounter {
             Err(error @ MountError::TimedOut { .. }) => {
                 // Slow, or dead? The next call is to know.
                 let (mounter, server, major) = (Arc::clone(self), Arc::clone(&server), mount.major_version());
-                tokio::spawn(async move { mounter.make_sure(&server, major).await });
+                let reason = error.clone();
+                tokio::spawn(async move { mounter.make_sure(&server, &reason, major).await });
                 Err(error)
             }
             Err(error) => Err(error),
@@ -316,7 +355,7 @@ impl Mounter {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        self.pool.ask(Some(&self.servers.get(server, NFS_PORT).calls), what, request, limit).await
+        self.pool.ask(Some(&self.servers.get(server, NFS_PORT, Transport::Tcp).calls), what, request, limit).await
     }
 
     /// Tells the metrics how mounter and servers fare.
@@ -390,6 +429,15 @@ fn is_of_server(mount: &Mount, server: &str) -> bool {
 fn is_mounted(target: &str) -> bool {
     // A table that cannot be read says nothing; then the mount counts as there.
     topmost(target).map_or(true, |mount| mount.is_some())
+}
+
+/// Whether a refusal of version 4 is a reason to try version 3: the server has no version 4, or the share is exported for
+/// version 3 only, and so is not in version 4's tree of exports.
+fn is_reason_for_older(error: &MountError) -> bool {
+    matches!(
+        error,
+        MountError::VersionNotServed { .. } | MountError::NoSuchShare { .. } | MountError::NotPermitted { .. }
+    )
 }
 
 /// What is mounted on a target: the mount's number, and its file system's device.

@@ -1,6 +1,8 @@
 //! From a server's name to a server that answers: its addresses, the question whether it is there, and what follows
 //! where it is not.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -9,56 +11,58 @@ use std::time::{Duration, Instant};
 use super::mounter::Mounter;
 use super::ping::{PingError, Served};
 use super::servers::Server;
-use crate::mount::options::{Transport, Version};
+use crate::mount::options::Version;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Reached, Reply, Request};
 
+/// How long a lookup of a name may take: the first name server may be dead, and the name be tried in several domains.
+const LOOKUP: Duration = Duration::from_secs(15);
+
 impl Mounter {
-    /// Makes sure that the server of a request answers. While it is known not to, that is an error at once.
+    /// Makes sure that the server of a request answers, and has one of these versions, all of one major version. While
+    /// it is known not to answer, that is an error at once.
     pub(super) async fn reach(
         self: &Arc<Self>,
         server: &Arc<Server>,
         request: &MountRequest,
+        candidates: &[Version],
     ) -> Result<Reached, MountError> {
         server.check()?;
-        let mut candidates = request.options.candidates();
-        server.prefer_known(&mut candidates);
-        let wanted = candidates.iter().max().copied().unwrap_or(Version::V4_2);
-        let found = match request.options.transport() {
-            Transport::Tcp => self.find(server, wanted.major()).await,
-            // Only over TCP can it be asked.
-            _ => self.resolve(server).await.and_then(|addresses| match addresses.first() {
+        let major = candidates.first().map_or(4, |version| version.major());
+        let found = if server.transport.can_be_asked() {
+            self.find(server, major).await
+        } else {
+            self.resolve(server).await.and_then(|addresses| match addresses.first() {
                 Some(&address) => Ok((SocketAddr::new(address, server.port), None, Served::Yes)),
                 None => Err(unresolved(server, "it has no address")),
-            }),
+            })
         };
-        let (address, own, versions) = found.inspect_err(|error| self.blame(server, error, wanted.major()))?;
+        let (address, own, versions) = found.inspect_err(|error| self.blame(server, error, major))?;
         server.answered();
-        if let Served::Between(low, high) = versions {
-            candidates.retain(|version| (low..=high).contains(&version.major()));
+        if versions != Served::Yes {
+            return Err(request.version_not_served(candidates));
         }
-        if candidates.is_empty() {
-            return Err(request.version_not_served());
-        }
-        Ok(Reached { address, client: own, candidates })
+        Ok(Reached { address, client: own, candidates: candidates.to_vec() })
     }
 
     /// Finds out whether a server answers whose call took too long.
-    pub(super) async fn make_sure(self: &Arc<Self>, server: &Arc<Server>, major: u32) {
+    pub(super) async fn make_sure(self: &Arc<Self>, server: &Arc<Server>, error: &MountError, major: u32) {
+        if !server.transport.can_be_asked() {
+            if server.stopped(error) {
+                tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
+            }
+            return;
+        }
         match self.find(server, major).await {
             Ok(_) => server.answered(),
             Err(error) => self.blame(server, &error, major),
         }
     }
 
-    /// Draws the consequence of an error: a server that does not answer is left alone until it does.
+    /// Draws the consequence of an error: a server that does not answer is left alone until it does. (That its name
+    /// cannot be looked up says nothing of it.)
     pub(super) fn blame(self: &Arc<Self>, server: &Arc<Server>, error: &MountError, major: u32) {
-        let is_news = match error {
-            MountError::Unreachable { .. } | MountError::Unresolved { .. } => server.failed(error),
-            MountError::TimedOut { .. } => server.hung(error),
-            _ => false,
-        };
-        if is_news {
+        if matches!(error, MountError::Unreachable { .. }) && server.failed(error) {
             tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
         }
     }
@@ -72,12 +76,14 @@ impl Mounter {
             let share = u32::try_from(addresses.len() - index).unwrap_or(1);
             let address = SocketAddr::new(address, server.port);
             match self.question(server, address, major, self.limits().ping / share.min(2)).await {
-                Ok((versions, own)) => return Ok((address, Some(own), versions)),
+                Ok((versions, own)) => {
+                    server.found_at(address.ip());
+                    return Ok((address, Some(own), versions));
+                }
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        // Perhaps it has moved.
-        server.set_addresses(None);
+        server.not_found();
         Err(failure.unwrap_or_else(|| unresolved(server, "it has no address")))
     }
 
@@ -102,22 +108,24 @@ impl Mounter {
             return Ok(vec![address]);
         }
         if let Some(known) = server.addresses() {
-            return Ok(known);
+            return known;
+        }
+        let _one_at_a_time = server.lookup.lock().await;
+        if let Some(known) = server.addresses() {
+            return known;
         }
         let what = format!("the lookup of {}", server.name);
         let request = Request::Resolve { server: server.name.clone() };
-        match self.pool().ask(None, &what, &request, self.limits().ping).await {
-            Ok(Reply::Addresses(addresses)) => {
-                server.set_addresses(Some(addresses.clone()));
-                Ok(addresses)
-            }
+        let found = match self.pool().ask(None, &what, &request, LOOKUP).await {
+            Ok(Reply::Addresses(addresses)) => Ok(addresses),
             Ok(Reply::Failed(error)) => Err(error),
             Ok(reply) => Err(super::mounter::unexpected(&what, &reply)),
             Err(MountError::TimedOut { seconds, .. }) => {
                 Err(unresolved(server, &format!("no name server answers within {seconds} s")))
             }
             Err(error) => Err(error),
-        }
+        };
+        server.looked_up(found)
     }
 
     fn no_answer(&self, server: &Server, address: SocketAddr, error: &PingError) -> MountError {
@@ -137,11 +145,17 @@ impl Mounter {
     }
 }
 
-/// Asks a server now and then whether it is back, until it is or nobody wants it any more.
+/// Asks a server now and then whether it is back, until it is or nobody wants it any more. One that cannot be asked is
+/// taken to be back after its rest: the next call finds out.
 async fn ask_until_it_answers(mounter: Weak<Mounter>, server: Arc<Server>, major: u32) {
     while let Some(next) = server.next_try() {
-        tokio::time::sleep_until(next.into()).await;
+        let wait = next.saturating_duration_since(Instant::now());
+        tokio::time::sleep(wait + wait.mul_f64(jitter())).await;
         let Some(mounter) = mounter.upgrade() else { return };
+        if !server.transport.can_be_asked() {
+            server.answered();
+            continue;
+        }
         match mounter.find(&server, major).await {
             // That it is no NFS server is an answer too, which the next call gets to see.
             Ok(_) | Err(MountError::NotNfs { .. }) => server.answered(),
@@ -151,6 +165,13 @@ async fn ask_until_it_answers(mounter: Weak<Mounter>, server: Arc<Server>, major
         }
         drop(mounter);
     }
+}
+
+/// A part of a quarter: so that a thousand nodes that lost a server in one moment do not ask it in one.
+fn jitter() -> f64 {
+    // Each of them is seeded by the system.
+    let random = RandomState::new().build_hasher().finish();
+    f64::from(u32::try_from(random % 1000).unwrap_or_default()) / 4000.0
 }
 
 fn unresolved(server: &Server, reason: &str) -> MountError {

@@ -1,5 +1,5 @@
-//! What is known of each NFS server: whether it answers, where it is, which version it took, how much is asked of it at
-//! a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
+//! What is known of each NFS server: whether it answers, where it is, which versions it refused, how much is asked of it
+//! at a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,16 +8,20 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Mutex as Turn, Semaphore, watch};
 
-use super::breaker::Breaker;
-use crate::mount::options::Version;
+use super::breaker::{Breaker, Refusal};
+use crate::mount::options::{Transport, Version};
 use crate::mount::protocol::error::MountError;
 
 /// Servers beyond these are forgotten when they are not in use: a pod's author may name any.
 const MOST: usize = 1024;
 /// How long addresses are taken as they were looked up.
 const ADDRESSES_KEPT: Duration = Duration::from_mins(1);
-/// How long a version that a server took is tried first.
-const VERSION_KEPT: Duration = Duration::from_mins(10);
+/// The same where none of them answers: the server may have moved.
+const DOUBTFUL_KEPT: Duration = Duration::from_secs(30);
+/// How long a name that could not be looked up is not looked up again.
+const LOOKUP_PAUSE: Duration = Duration::from_secs(5);
+/// How long a version that a server does not have is not asked for again.
+const REFUSAL_KEPT: Duration = Duration::from_mins(10);
 /// How long a server that does not answer is asked after the last call that wanted it.
 const WANTED: Duration = Duration::from_mins(10);
 
@@ -25,7 +29,7 @@ const WANTED: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(super) struct Servers {
     per_server: usize,
-    known: Mutex<HashMap<(String, u16), Arc<Server>>>,
+    known: Mutex<HashMap<(String, u16, Transport), Arc<Server>>>,
     /// Changes whenever a server is found not to answer, or to answer again.
     changes: Arc<watch::Sender<()>>,
 }
@@ -36,14 +40,15 @@ impl Servers {
         Self { per_server, known: Mutex::default(), changes: Arc::default() }
     }
 
-    /// The server of this name (or address) whose NFS is on this port.
-    pub(super) fn get(&self, name: &str, port: u16) -> Arc<Server> {
+    /// The server of this name (or address) whose NFS is on this port of this transport.
+    pub(super) fn get(&self, name: &str, port: u16, transport: Transport) -> Arc<Server> {
         let mut known = locked(&self.known);
         if known.len() >= MOST {
             known.retain(|_, server| Arc::strong_count(server) > 1 || locked(&server.breaker).is_open());
         }
-        let server = || Arc::new(Server::new(name.to_owned(), port, self.per_server, Arc::clone(&self.changes)));
-        Arc::clone(known.entry((name.to_owned(), port)).or_insert_with(server))
+        let server =
+            || Arc::new(Server::new(name.to_owned(), port, transport, self.per_server, Arc::clone(&self.changes)));
+        Arc::clone(known.entry((name.to_owned(), port, transport)).or_insert_with(server))
     }
 
     /// For each server whether calls to it are refused at the moment.
@@ -78,19 +83,45 @@ impl Servers {
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) port: u16,
+    pub(super) transport: Transport,
     /// Calls that ask it something.
     pub(super) calls: Semaphore,
     /// Unmounts, which are let through whatever the other calls do.
     pub(super) unmounts: Semaphore,
     breaker: Mutex<Breaker>,
+    /// Mounts of which manner hang.
+    manners: Mutex<HashMap<Manner, Breaker>>,
     wanted: Mutex<Instant>,
-    addresses: Mutex<Option<(Vec<IpAddr>, Instant)>>,
-    version: Mutex<Option<(Version, Instant)>>,
+    addresses: Mutex<Addresses>,
+    /// Held by whoever looks its name up.
+    pub(super) lookup: Turn<()>,
+    /// The versions that it does not have, and when that was seen.
+    refused: Mutex<HashMap<Version, Instant>>,
     /// Held by whoever asks an address of it.
     pub(super) question: Turn<()>,
     asked: Mutex<HashMap<SocketAddr, Asked>>,
     works: Mutex<Works>,
     changes: Arc<watch::Sender<()>>,
+}
+
+/// What mounts of a server have in common that hang together: the version (3 needs mountd), and what they are secured by
+/// (Kerberos needs a KDC).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Manner {
+    pub(super) major: u32,
+    pub(super) security: String,
+}
+
+/// Where a server is, as its name says.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// As they were looked up last, the one that answered first; empty: never.
+    found: Vec<IpAddr>,
+    /// When that was, and how long they are taken as they are.
+    since: Option<Instant>,
+    kept: Duration,
+    /// Why the last lookup failed, and until when none is made.
+    failure: Option<(MountError, Instant)>,
 }
 
 /// What the questions to one address came to.
@@ -110,16 +141,19 @@ struct Works {
 }
 
 impl Server {
-    fn new(name: String, port: u16, calls: usize, changes: Arc<watch::Sender<()>>) -> Self {
+    fn new(name: String, port: u16, transport: Transport, calls: usize, changes: Arc<watch::Sender<()>>) -> Self {
         Self {
             name,
             port,
+            transport,
             calls: Semaphore::new(calls),
             unmounts: Semaphore::new(calls),
             breaker: Mutex::default(),
             wanted: Mutex::new(Instant::now()),
             addresses: Mutex::default(),
-            version: Mutex::default(),
+            lookup: Turn::default(),
+            refused: Mutex::default(),
+            manners: Mutex::default(),
             question: Turn::default(),
             asked: Mutex::default(),
             works: Mutex::default(),
@@ -131,17 +165,28 @@ impl Server {
     pub(super) fn check(&self) -> Result<(), MountError> {
         let now = Instant::now();
         *locked(&self.wanted) = now;
-        match locked(&self.breaker).refusal(now) {
-            None => Ok(()),
-            Some(refusal) => Err(MountError::Refused {
-                server: self.name.clone(),
-                reason: refusal.reason,
-                answered: refusal.answered.map_or_else(
-                    || "it has not answered since this process started".into(),
-                    |time| format!("it answered last at {}", prost_types::Timestamp::from(time)),
-                ),
-                milliseconds: u64::try_from(refusal.next.as_millis()).unwrap_or(u64::MAX),
-            }),
+        locked(&self.breaker).refusal(now).map_or(Ok(()), |refusal| Err(self.refused_for(refusal)))
+    }
+
+    /// The same for a mount, also while mounts of its manner are known to hang.
+    pub(super) fn check_mount(&self, manner: &Manner) -> Result<(), MountError> {
+        self.check()?;
+        let now = Instant::now();
+        let mut manners = locked(&self.manners);
+        let Some(breaker) = manners.get_mut(manner) else { return Ok(()) };
+        breaker.end_rest(now);
+        breaker.refusal(now).map_or(Ok(()), |refusal| Err(self.refused_for(refusal)))
+    }
+
+    fn refused_for(&self, refusal: Refusal) -> MountError {
+        MountError::Refused {
+            server: self.name.clone(),
+            reason: refusal.reason,
+            answered: refusal.answered.map_or_else(
+                || "it has not answered since this process started".into(),
+                |time| format!("it answered last at {}", prost_types::Timestamp::from(time)),
+            ),
+            milliseconds: u64::try_from(refusal.next.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
@@ -150,10 +195,22 @@ impl Server {
         self.change(|breaker| breaker.answer(Instant::now(), SystemTime::now()));
     }
 
-    /// Notes that a mount of it worked, and with which version.
-    pub(super) fn worked(&self, version: Version) {
+    /// Notes that a mount of this manner worked, and which versions it does not have.
+    pub(super) fn worked(&self, manner: &Manner, refused: &[Version]) {
         self.change(|breaker| breaker.work(SystemTime::now()));
-        *locked(&self.version) = Some((version, Instant::now()));
+        locked(&self.manners).remove(manner);
+        let now = Instant::now();
+        locked(&self.refused).extend(refused.iter().map(|version| (*version, now)));
+    }
+
+    /// Those of the versions that it is not known not to have; all, if that is none.
+    pub(super) fn not_refused(&self, candidates: Vec<Version>) -> Vec<Version> {
+        let refused = locked(&self.refused);
+        let is_refused = |version: &Version| refused.get(version).is_some_and(|since| since.elapsed() < REFUSAL_KEPT);
+        if candidates.iter().all(is_refused) {
+            return candidates;
+        }
+        candidates.into_iter().filter(|version| !is_refused(version)).collect()
     }
 
     /// Notes that it does not answer. True if it has to be asked from now on.
@@ -202,8 +259,22 @@ impl Server {
         locked(&self.works).hangs.remove(&number);
     }
 
-    /// Notes that it answers and lets a mount hang. True if it has to be asked from now on.
-    pub(super) fn hung(&self, reason: &MountError) -> bool {
+    /// Notes that it lets a mount of this manner hang.
+    pub(super) fn hung(&self, manner: &Manner, reason: &MountError) {
+        let mut manners = locked(&self.manners);
+        if manners.entry(manner.clone()).or_default().hang(Instant::now(), reason.to_string()) {
+            tracing::warn!(
+                server = self.name,
+                version = manner.major,
+                security = manner.security,
+                %reason,
+                "mounts of this kind hang: they are refused for a while"
+            );
+        }
+    }
+
+    /// Notes that a call to it hangs, where it cannot be asked whether it is there. True if that is news.
+    pub(super) fn stopped(&self, reason: &MountError) -> bool {
         self.change(|breaker| breaker.hang(Instant::now(), reason.to_string()))
     }
 
@@ -237,25 +308,46 @@ impl Server {
         locked(&self.breaker).next()
     }
 
-    /// Its addresses, if they were looked up lately.
-    pub(super) fn addresses(&self) -> Option<Vec<IpAddr>> {
+    /// Its addresses, the one that answered last first, if they need not be looked up now; or why they cannot be.
+    pub(super) fn addresses(&self) -> Option<Result<Vec<IpAddr>, MountError>> {
         let addresses = locked(&self.addresses);
-        addresses.as_ref().filter(|(_, since)| since.elapsed() < ADDRESSES_KEPT).map(|(addresses, _)| addresses.clone())
-    }
-
-    /// Notes where it is; none if it was not found there.
-    pub(super) fn set_addresses(&self, found: Option<Vec<IpAddr>>) {
-        *locked(&self.addresses) = found.map(|addresses| (addresses, Instant::now()));
-    }
-
-    /// Puts the version that it took last time first: what it refused then, it is not asked again for a while.
-    pub(super) fn prefer_known(&self, candidates: &mut Vec<Version>) {
-        if let Some((version, since)) = *locked(&self.version)
-            && since.elapsed() < VERSION_KEPT
-            && candidates.contains(&version)
-        {
-            candidates.retain(|candidate| *candidate <= version);
+        let now = Instant::now();
+        if addresses.since.is_some_and(|since| since.elapsed() < addresses.kept) {
+            return Some(Ok(addresses.found.clone()));
         }
+        let (error, _) = addresses.failure.as_ref().filter(|(_, until)| *until > now)?;
+        Some(if addresses.found.is_empty() { Err(error.clone()) } else { Ok(addresses.found.clone()) })
+    }
+
+    /// Notes what a lookup of its name came to. Gives what is to be used: while lookups fail, what was found before.
+    pub(super) fn looked_up(&self, found: Result<Vec<IpAddr>, MountError>) -> Result<Vec<IpAddr>, MountError> {
+        let mut addresses = locked(&self.addresses);
+        match found {
+            Ok(mut found) => {
+                if let Some(answered) = addresses.found.first() {
+                    found.sort_by_key(|address| address != answered);
+                }
+                *addresses = Addresses { found, since: Some(Instant::now()), kept: ADDRESSES_KEPT, failure: None };
+            }
+            Err(error) => {
+                addresses.failure = Some((error.clone(), Instant::now() + LOOKUP_PAUSE));
+                if addresses.found.is_empty() {
+                    return Err(error);
+                }
+                tracing::warn!(server = self.name, %error, "its last known addresses are used");
+            }
+        }
+        Ok(addresses.found.clone())
+    }
+
+    /// Notes which of its addresses answers.
+    pub(super) fn found_at(&self, address: IpAddr) {
+        locked(&self.addresses).found.sort_by_key(|found| *found != address);
+    }
+
+    /// Notes that none of its addresses answers: perhaps it has moved.
+    pub(super) fn not_found(&self) {
+        locked(&self.addresses).kept = DOUBTFUL_KEPT;
     }
 }
 
@@ -271,7 +363,7 @@ mod tests {
 
     #[test]
     fn an_address_is_silent_from_its_first_question_without_an_answer_to_its_next_answer() {
-        let server = Servers::new(4).get("files", 2049);
+        let server = Servers::new(4).get("files", 2049, Transport::Tcp);
         let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
         let now = Instant::now();
         assert_eq!((server.silence(one), server.asked(one)), (None, None));
@@ -290,7 +382,7 @@ mod tests {
     #[test]
     fn work_that_waited_while_its_server_was_silent_hangs_until_it_ends() {
         let servers = Servers::new(4);
-        let server = servers.get("files", 2049);
+        let server = servers.get("files", 2049, Transport::Tcp);
         let address = "10.0.0.1:2049".parse().unwrap();
         let works = || servers.works()["files"];
         let (first, second) = (server.begin(), server.begin());
@@ -307,10 +399,64 @@ mod tests {
         assert_eq!(works(), (0, 0));
     }
 
+    #[test]
+    fn only_what_was_refused_is_remembered_of_the_versions() {
+        use Version::{V3, V4_0, V4_1, V4_2};
+        let servers = Servers::new(4);
+        let server = servers.get("files", 2049, Transport::Tcp);
+        let manner = |major| Manner { major, security: String::new() };
+        let all = || vec![V4_2, V4_1, V4_0];
+        // A volume that asks for 3, or for 4.0, says nothing of the others.
+        server.worked(&manner(3), &[]);
+        server.worked(&manner(4), &[]);
+        assert_eq!(server.not_refused(all()), all());
+        server.worked(&manner(4), &[V4_2]);
+        assert_eq!(server.not_refused(all()), [V4_1, V4_0]);
+        assert_eq!(server.not_refused(vec![V4_2]), [V4_2], "who asks for nothing else is answered by the server");
+        assert_eq!(server.not_refused(vec![V3]), [V3]);
+        let other_port = servers.get("files", 2050, Transport::Tcp);
+        let other_transport = servers.get("files", 2049, Transport::Rdma);
+        assert!([other_port, other_transport].iter().all(|server| server.not_refused(all()) == all()));
+    }
+
+    #[test]
+    fn mounts_that_hang_hold_up_those_of_their_manner_only() {
+        let server = Servers::new(4).get("files", 2049, Transport::Tcp);
+        let [old, kerberos, usual] =
+            [(3, ""), (4, "sec=krb5"), (4, "")].map(|(major, security)| Manner { major, security: security.into() });
+        let hangs = MountError::TimedOut { what: "the mount".into(), seconds: 15, hint: "a dead mountd".into() };
+        server.hung(&old, &hangs);
+        server.hung(&kerberos, &hangs);
+        assert!(server.check().is_ok() && server.check_mount(&usual).is_ok());
+        for manner in [&old, &kerberos] {
+            let refused = server.check_mount(manner).unwrap_err();
+            assert!(refused.to_string().contains("a dead mountd"), "{refused}");
+        }
+        server.worked(&usual, &[]);
+        assert!(server.check_mount(&old).is_err());
+        server.worked(&old, &[]);
+        assert!(server.check_mount(&old).is_ok() && server.check_mount(&kerberos).is_err());
+    }
+
+    #[test]
+    fn addresses_are_used_while_lookups_fail_and_the_one_that_answered_comes_first() {
+        let server = Servers::new(4).get("files", 2049, Transport::Tcp);
+        let [one, other]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
+        let failure = || MountError::Unresolved { server: "files".into(), reason: "silence".into() };
+        assert_eq!(server.addresses(), None);
+        assert_eq!(server.looked_up(Err(failure())), Err(failure()));
+        assert_eq!(server.addresses(), Some(Err(failure())), "it is not looked up again at once");
+        assert_eq!(server.looked_up(Ok(vec![one, other])), Ok(vec![one, other]));
+        server.found_at(other);
+        assert_eq!(server.addresses(), Some(Ok(vec![other, one])));
+        assert_eq!(server.looked_up(Ok(vec![one, other])), Ok(vec![other, one]));
+        assert_eq!(server.looked_up(Err(failure())), Ok(vec![other, one]));
+    }
+
     #[tokio::test]
     async fn a_change_is_reported_when_a_server_stops_answering_and_when_it_answers_again() {
         let servers = Servers::new(4);
-        let server = servers.get("files", 2049);
+        let server = servers.get("files", 2049, Transport::Tcp);
         let mut changes = servers.changes();
         server.answered();
         assert!(!changes.has_changed().unwrap());

@@ -141,6 +141,8 @@ impl Worker {
         ours.set_nonblocking(true)?;
         let process = Command::new("/proc/self/exe")
             .arg(worker::COMMAND)
+            // A dead name server costs a second, not the five that the resolver waits by default (resolv.conf(5)).
+            .env("RES_OPTIONS", "timeout:1 attempts:2")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             // A terminal's interrupt is for the daemon, which then ends its workers in order.

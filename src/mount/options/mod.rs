@@ -184,11 +184,14 @@ impl Options {
     /// What carries the calls.
     #[must_use]
     pub fn transport(&self) -> Transport {
-        match self.value("proto") {
-            Some("udp" | "udp6") => Transport::Udp,
-            Some("rdma" | "rdma6") => Transport::Rdma,
-            _ => Transport::Tcp,
-        }
+        self.value("proto").map_or(Transport::Tcp, Transport::named)
+    }
+
+    /// What the server's answers are secured by: the words for it, as they stand.
+    #[must_use]
+    pub fn security(&self) -> String {
+        let words = ["sec", "xprtsec"].into_iter().filter_map(|name| self.word(name));
+        words.map(Word::plain).collect::<Vec<_>>().join(",")
     }
 
     /// Whether locks of version 3 go to the server, for which rpc.statd must run on this host.

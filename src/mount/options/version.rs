@@ -40,10 +40,28 @@ pub fn fs_type(version: Version) -> &'static str {
 }
 
 /// What carries the calls to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Transport {
     Tcp,
     Udp,
     Rdma,
+}
+
+impl Transport {
+    /// By the name that mount options and the mount table have for it, of either family.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        match name {
+            "udp" | "udp6" => Self::Udp,
+            "rdma" | "rdma6" => Self::Rdma,
+            _ => Self::Tcp,
+        }
+    }
+
+    /// Whether a server can be asked over it whether it is there.
+    #[must_use]
+    pub fn can_be_asked(self) -> bool {
+        self == Self::Tcp
+    }
 }

@@ -37,8 +37,17 @@ pub enum MountError {
     #[error("NFS server has no directory {share}: check server, share and subDir, and what the server exports")]
     NoSuchShare { share: String },
 
-    #[error("NFS server refuses {share}: {reason}")]
-    Denied { share: String, reason: String },
+    #[error(
+        "NFS server refuses {share}: it is not exported to this host, or (with NFS version 3) is not there; check the \
+         server's export list"
+    )]
+    Denied { share: String },
+
+    #[error(
+        "NFS server refuses {share}: it may want another security flavour than this mount's sec= (sec=krb5, say), or a \
+         privileged client port, which the mount option noresvport takes away and \"insecure\" in the export allows"
+    )]
+    NotPermitted { share: String },
 
     #[error(
         "the kernel refuses the mount options \"{options}\" for {share}: one of them is unknown or has a value that it \

@@ -77,7 +77,7 @@ pub struct Reached {
     pub address: SocketAddr,
     /// This host's address on the way there.
     pub client: Option<IpAddr>,
-    /// The versions to try, the likeliest first.
+    /// The versions to try, the newest first; all of one major version.
     pub candidates: Vec<Version>,
 }
 
@@ -98,9 +98,9 @@ impl MountRequest {
         }
     }
 
-    /// The server has none of the versions that are asked for.
-    pub(super) fn version_not_served(&self) -> MountError {
-        let tried: Vec<String> = self.options.candidates().iter().map(ToString::to_string).collect();
+    /// The server has none of the versions that were tried.
+    pub(super) fn version_not_served(&self, tried: &[Version]) -> MountError {
+        let tried: Vec<String> = tried.iter().map(ToString::to_string).collect();
         MountError::VersionNotServed { server: self.server.clone(), tried: tried.join(", ") }
     }
 }
@@ -129,6 +129,8 @@ pub enum Reply {
         target: String,
         /// The NFS version that was agreed on.
         version: Version,
+        /// Newer ones that were asked for, and that the server does not have.
+        refused: Vec<Version>,
     },
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),

@@ -26,9 +26,9 @@ pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, M
     }
     let made = make_target(&real).map_err(|error| target_error(request, &error))?;
     let mounted = mount_a_version(request, server, &real)
-        .and_then(|version| finish(request, server, version, &real).map(|()| version));
+        .and_then(|(version, refused)| finish(request, server, version, &real).map(|()| (version, refused)));
     match mounted {
-        Ok(version) => Ok(Reply::Mounted { target: text(&real), version }),
+        Ok((version, refused)) => Ok(Reply::Mounted { target: text(&real), version, refused }),
         // A worker of a daemon that was killed was not done yet.
         Err(MountError::System { errno, .. })
             if errno == Errno::EBUSY as i32
@@ -52,46 +52,42 @@ fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
     Ok(table.at(real).map(Occupant::of))
 }
 
-fn mount_a_version(request: &MountRequest, server: &Reached, real: &Path) -> Result<Version, MountError> {
-    let mut first_refusal = None;
+/// Mounts with the newest version that the server has. Gives it, and those that it does not have.
+fn mount_a_version(
+    request: &MountRequest,
+    server: &Reached,
+    real: &Path,
+) -> Result<(Version, Vec<Version>), MountError> {
+    let mut refused = Vec::new();
     for &version in &server.candidates {
         if version == Version::V3 && request.options.locks_need_statd() && !statd::runs() {
-            return Err(first_refusal.unwrap_or(MountError::NoStatd { share: request.source() }));
+            return Err(MountError::NoStatd { share: request.source() });
         }
         match mount_version(request, server, version, real) {
-            Ok(()) => return Ok(version),
-            // What the newer version said was the reason to try this one.
-            Err(Failure::Final(error)) => return Err(first_refusal.unwrap_or(error)),
-            Err(Failure::TryOlder(error)) => first_refusal = first_refusal.or(error),
+            Ok(()) => return Ok((version, refused)),
+            Err(None) => refused.push(version),
+            Err(Some(error)) => return Err(error),
         }
     }
-    Err(first_refusal.unwrap_or_else(|| request.version_not_served()))
+    Err(request.version_not_served(&refused))
 }
 
-/// What a refused version means for the older ones.
-enum Failure {
-    /// They would fail likewise.
-    Final(MountError),
-    /// They may work; if none does, this was the reason (none: the version is not served).
-    TryOlder(Option<MountError>),
-}
-
-fn mount_version(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), Failure> {
+/// Mounts with one version; none: the server does not have it.
+fn mount_version(
+    request: &MountRequest,
+    server: &Reached,
+    version: Version,
+    real: &Path,
+) -> Result<(), Option<MountError>> {
     let data = request
         .options
         .data(version, server.address.ip(), server.client)
-        .map_err(|error| Failure::Final(MountError::Options { share: request.source(), reason: error.to_string() }))?;
+        .map_err(|error| MountError::Options { share: request.source(), reason: error.to_string() })?;
     let fs_type = fs_type(version);
     let flags = request.options.mount_flags();
-    kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| {
-        let errno = errno_of(&error);
-        let error = of_mount(request, fs_type, errno);
-        match errno {
-            Errno::EPROTONOSUPPORT => Failure::TryOlder(None),
-            // A share that is exported for version 3 only is not in version 4's tree of exports.
-            Errno::ENOENT | Errno::EPERM if version > Version::V3 => Failure::TryOlder(Some(error)),
-            _ => Failure::Final(error),
-        }
+    kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| match errno_of(&error) {
+        Errno::EPROTONOSUPPORT => None,
+        errno => Some(of_mount(request, fs_type, errno)),
     })
 }
 

@@ -17,18 +17,8 @@ pub(super) fn of_mount(request: &MountRequest, fs_type: &str, errno: Errno) -> M
     let server = request.server.clone();
     match errno {
         Errno::ENOENT => MountError::NoSuchShare { share },
-        Errno::EACCES => MountError::Denied {
-            share,
-            reason: "it is not exported to this host, or (with NFS version 3) is not there; check the server's \
-                     export list"
-                .into(),
-        },
-        Errno::EPERM => MountError::Denied {
-            share,
-            reason: "it may want another security flavour than this mount's sec= (sec=krb5, say), or a privileged \
-                     client port, which the mount option noresvport takes away and \"insecure\" in the export allows"
-                .into(),
-        },
+        Errno::EACCES => MountError::Denied { share },
+        Errno::EPERM => MountError::NotPermitted { share },
         Errno::EINVAL => {
             MountError::BadOptions { share, options: request.options.to_string(), known: options::known_words() }
         }
