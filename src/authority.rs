@@ -1,12 +1,12 @@
-//! Clients whose `:authority` is no host: old ones of Go (and what is built on them, as sidecars and `csc` are) send the
-//! whole target, `tcp://127.0.0.1:10000` or a socket's path, and the HTTP library below tonic ends such a call with
-//! PROTOCOL_ERROR. Nothing here has a use for that header. So in what a client sends, each value of it is replaced by one
-//! that is valid, before the library reads it.
+//! Clients whose `:authority` is no host: old ones of Go (and what is built on them, as sidecars and `csc` are) send
+//! the whole target, `tcp://127.0.0.1:10000` or a socket's path, and the HTTP library below tonic ends such a call with
+//! PROTOCOL_ERROR. Nothing here has a use for that header. So in what a client sends, each value of it is replaced by
+//! one that is valid, before the library reads it.
 //!
 //! Of HTTP/2 (RFC 9113) that takes the length of its frames, and of its header compression (RFC 7541) the length of its
 //! fields. A value may go into the table that both ends keep of the fields before; so that the server's never drops an
-//! entry that the client's has still, the new value is no longer than any other can be. What is not understood passes as
-//! it is, for the library to judge.
+//! entry that the client's has still, the new value is no longer than any other can be. What is not understood passes
+//! as it is, for the library to judge.
 
 use std::io;
 use std::pin::Pin;

@@ -19,7 +19,7 @@ use crate::registration;
 use crate::server::Endpoint;
 use crate::telemetry::LogFormat;
 use crate::volume::access::{Mode, OnDelete};
-use crate::volume::inline::InlinePattern;
+use crate::volume::inline_pattern::InlinePattern;
 use crate::volume::share::{Share, ShareError};
 use crate::volume::topology::{Segment, is_word};
 

@@ -1,9 +1,9 @@
 //! HTTP for the kubelet and Prometheus: whether the driver lives, whether it takes calls, and its metrics.
 //!
 //! Nothing here asks an NFS server, so a dead one never makes a healthy driver be restarted. A connection carries one
-//! request and lives for seconds; there are a few at a time, and the oldest makes room for the next. Those of this host,
-//! as the kubelet's probes of a pod on the host's network are, have places of their own: nobody outside can keep them
-//! from being answered.
+//! request and lives for seconds; there are a few at a time, and the oldest makes room for the next. Those of this
+//! host, as the kubelet's probes of a pod on the host's network are, have places of their own: nobody outside can keep
+//! them from being answered.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

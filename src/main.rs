@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use nfs_csi::cli::{self, Invocation};
-use nfs_csi::commands::{check, trash};
+use nfs_csi::commands::{check, on_trash};
 use nfs_csi::{driver, mount::worker};
 
 fn main() -> ExitCode {
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     }
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(configuration)) => driver::run(*configuration),
-        Ok(Invocation::Trash(command)) => trash::run(command),
+        Ok(Invocation::Trash(command)) => on_trash::run(command),
         Ok(Invocation::Check(command)) => check::run(command),
         Err(answer) => answer.print(),
     }

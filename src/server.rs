@@ -151,8 +151,8 @@ impl Listener {
     }
 }
 
-/// Listens on `host:port`; `:port` and `[::]:port` are all addresses of both families, or of IPv4 where this host has no
-/// IPv6.
+/// Listens on `host:port`; `:port` and `[::]:port` are all addresses of both families, or of IPv4 where this host has
+/// no IPv6.
 ///
 /// # Errors
 /// What the system says.

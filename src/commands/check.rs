@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::place::{self, PlaceError};
 use crate::cli::{CheckCommand, Output};
-use crate::export::check::{Finding, Report};
+use crate::export::invariants::{Finding, Report};
 use crate::export::{Export, ExportError};
 
 /// Why the command did not do its work.

@@ -1,8 +1,8 @@
 //! What the program does besides serving: work on an export from the command line.
 
 pub mod check;
+pub mod on_trash;
 mod place;
-pub mod trash;
 
 use std::process::ExitCode;
 

@@ -17,8 +17,9 @@ use crate::tree::make::Attributes;
 use crate::volume::access::{CapacityRange, Mode, OnDelete};
 use crate::volume::content::{RecordedSource, Source};
 use crate::volume::id::VolumeId;
-use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::name::VolumeName;
 use crate::volume::parameters::CreateParameters;
+use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
 use crate::volume::subdir::{SubDir, Template, TemplateError};
 

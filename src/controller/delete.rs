@@ -18,7 +18,7 @@ use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::OnDelete;
 use crate::volume::id::VolumeId;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// A volume to delete.

@@ -27,7 +27,7 @@ use crate::tree::copy::{self, Earlier, Links, Place};
 use crate::tree::{Progress, SourceKind, make};
 use crate::volume::content::Source;
 use crate::volume::id::VolumeId;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 impl Controller {
@@ -146,8 +146,8 @@ impl Plan {
         }
     }
 
-    /// Takes a volume that has its record, if it has its directory; none where that is gone with all that was in it, and
-    /// the record too now.
+    /// Takes a volume that has its record, if it has its directory; none where that is gone with all that was in it,
+    /// and the record too now.
     fn take_filled(&self, export: &Export, record: &Record) -> Result<Option<Volume>, CreateError> {
         let volume = self.accept(record)?;
         let contended = || CreateError::from(export.contended("make", self.subdir.to_string()));

@@ -5,7 +5,7 @@ use crate::export::{Export, ExportError};
 use crate::volume::id::VolumeId;
 use crate::volume::name::VolumeName;
 use crate::volume::share::Share;
-use crate::volume::snapshot::SnapshotId;
+use crate::volume::snapshot_id::SnapshotId;
 use crate::volume::subdir::SubDir;
 
 /// A snapshot that exists.

@@ -15,7 +15,8 @@ use crate::export::pages::{Entry, Keys, Listed, Room};
 use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;
-use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::name::VolumeName;
+use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
 
 /// A volume and how it fares.
@@ -261,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::volume::access::OnDelete;
-    use crate::volume::snapshot::SnapshotId;
+    use crate::volume::snapshot_id::SnapshotId;
     use crate::volume::subdir::SubDir;
 
     #[test]

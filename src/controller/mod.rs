@@ -43,7 +43,7 @@ use crate::mount::daemon::mounter::Mounter;
 use crate::mount::options::Options;
 use crate::tree::Progress;
 use crate::volume::access::{Mode, OnDelete};
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
 
 /// What the operator decided for all volumes.

@@ -383,7 +383,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::export::trash::Kind;
-    use crate::volume::name::RecordKey;
+    use crate::volume::record_key::RecordKey;
 
     #[test]
     fn what_is_kept_is_not_freed_whoever_asks_for_it() {

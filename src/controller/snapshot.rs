@@ -23,9 +23,10 @@ use crate::tree::SourceKind;
 use crate::tree::archive;
 use crate::tree::attributes::permissions;
 use crate::volume::id::VolumeId;
-use crate::volume::name::{RecordKey, VolumeName};
+use crate::volume::name::VolumeName;
+use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
-use crate::volume::snapshot::{SnapshotFormat, SnapshotId};
+use crate::volume::snapshot_id::{SnapshotFormat, SnapshotId};
 
 /// A snapshot to take.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;
 use crate::volume::share::Share;
-use crate::volume::snapshot::SnapshotId;
+use crate::volume::snapshot_id::SnapshotId;
 
 /// Which snapshots are listed.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::holder::{Holder, is_nonce, nonce};
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 pub(super) const LINKS: &str = ".links";
 pub(super) const BEAT: &str = ".beat";

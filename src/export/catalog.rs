@@ -23,7 +23,7 @@ use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::volume::access::{Mode as Permissions, OnDelete};
 use crate::volume::content::RecordedSource;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// The format that this driver writes; it reads this and all before.
@@ -148,8 +148,8 @@ impl Export {
         parse(&text, FORMAT, path, share)
     }
 
-    /// Puts a record in place if there is none. Its name in staging stays until [`Export::confirm_record`]: it says that
-    /// nobody has made sure yet that the record has its directory.
+    /// Puts a record in place if there is none. Its name in staging stays until [`Export::confirm_record`]: it says
+    /// that nobody has made sure yet that the record has its directory.
     ///
     /// # Errors
     /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.

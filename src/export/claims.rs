@@ -23,7 +23,7 @@ use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::descend;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// Who else names a directory.

@@ -13,7 +13,7 @@ use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::look_again;
 use crate::tree::make::{self, Attributes, DEFAULT_MODE, descend};
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// How often a directory on the way may be removed while it is used.

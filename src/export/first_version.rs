@@ -9,7 +9,7 @@ use nix::sys::stat::{Mode, fstatat};
 use super::catalog::{self, Created, Record};
 use super::{Export, ExportError};
 use crate::beneath;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 impl Export {
     /// The record that version 0.1.0 wrote for the directory with this number, and did not put in place: puts it in

@@ -22,7 +22,7 @@ use rustix::fs::Statx;
 use super::{Export, ExportError};
 use crate::tree::look_again;
 use crate::tree::make::descend;
-use crate::volume::subdir::RESERVED;
+use crate::volume::path::RESERVED;
 
 /// The name of the folder of what was deleted.
 pub(super) const TRASH: &str = "trash";

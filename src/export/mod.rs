@@ -9,13 +9,13 @@
 
 mod attempt_name;
 pub mod catalog;
-pub mod check;
 pub mod claims;
 mod clock;
 pub mod directories;
 mod error;
 mod first_version;
 pub mod holder;
+pub mod invariants;
 mod layout;
 mod lost;
 pub mod pages;

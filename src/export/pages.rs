@@ -18,7 +18,7 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::{Export, ExportError, Folder};
 use crate::beneath;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
 
 /// Threads that read for one page.

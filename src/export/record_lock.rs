@@ -1,12 +1,12 @@
 //! One controller at a time changes a record that exists: whoever makes the folder `x2.<key>` in staging.
 //!
 //! A new record is written in that folder and renamed from there to its place; a record that is to go is renamed into
-//! it. So whoever takes the folder away ends a change for good, however late its maker wakes: there is nothing to rename
-//! any more, or no folder to rename it to.
+//! it. So whoever takes the folder away ends a change for good, however late its maker wakes: there is nothing to
+//! rename any more, or no folder to rename it to.
 //!
-//! A delete takes no lock: it leaves a trace first (the directory is moved, or the claim is taken back), then the record
-//! goes, and then it looks for a lock. Whoever changes a record looks for such a trace before the lock is given up. So
-//! one of the two sees the other, and no change brings a deleted record back.
+//! A delete takes no lock: it leaves a trace first (the directory is moved, or the claim is taken back), then the
+//! record goes, and then it looks for a lock. Whoever changes a record looks for such a trace before the lock is given
+//! up. So one of the two sees the other, and no change brings a deleted record back.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::catalog::{Record, file_name, remove};
 use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::beneath;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 /// What is in the folder: the record that is about to be put in place, or the one that was taken away.
 const NEW: &str = "new";

@@ -25,9 +25,10 @@ use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::tree::count;
-use crate::volume::name::RecordKey;
-use crate::volume::snapshot::SnapshotFormat;
-use crate::volume::subdir::{RESERVED, SubDir};
+use crate::volume::path::RESERVED;
+use crate::volume::record_key::RecordKey;
+use crate::volume::snapshot_id::SnapshotFormat;
+use crate::volume::subdir::SubDir;
 
 const MANIFEST: &str = "manifest.json";
 const TREE: &str = "data";

@@ -36,7 +36,7 @@ use super::clock::changed_at;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 /// An attempt that was found in staging, and what there is of it.
 #[derive(Debug)]

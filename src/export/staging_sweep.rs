@@ -10,7 +10,7 @@ use super::attempt_name::{AttemptName, LOCKS, RECORD, is_of_first_version, is_te
 use super::clock::changed_at;
 use super::directories::Whereabouts;
 use super::{Export, ExportError};
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 /// How long a record or a lock is left alone. They are there for a few calls to the server; whoever sleeps for longer
 /// finds his own gone, which is an error, and its retry begins again.

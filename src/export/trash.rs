@@ -34,8 +34,9 @@ pub use super::trash_name::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::{DEFAULT_MODE, descend};
-use crate::volume::name::RecordKey;
-use crate::volume::subdir::{RESERVED, SubDir};
+use crate::volume::path::RESERVED;
+use crate::volume::record_key::RecordKey;
+use crate::volume::subdir::SubDir;
 
 /// Where a directory is moved to, and whether it was there to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

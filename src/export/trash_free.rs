@@ -15,7 +15,7 @@ use super::trash_name::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::remove;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
 /// How long what is left of something that was freed is left alone.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 /// What ends the name of a record, and of a note why something could not be freed.
 const RECORD: &str = ".json";

@@ -25,7 +25,7 @@ use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
 use crate::mount::options::Options;
-use crate::volume::inline::InlinePattern;
+use crate::volume::inline_pattern::InlinePattern;
 
 /// What the operator decides about a node.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::scratch::Scratch;
-use crate::volume::name::RecordKey;
+use crate::volume::record_key::RecordKey;
 
 /// One publication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

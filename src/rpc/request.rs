@@ -19,13 +19,13 @@ use crate::proto::volume_content_source::Type as SourceType;
 use crate::volume::access::{AccessMode, CapacityError, CapacityRange};
 use crate::volume::content::Source;
 use crate::volume::id::{IdError, VolumeId};
-use crate::volume::inline::is_inline_id;
+use crate::volume::inline_pattern::is_inline_id;
 use crate::volume::name::{NameError, VolumeName};
 use crate::volume::parameters::{
     CreateParameters, ParameterError, PublishParameters, Secrets, SnapshotParameters, capacity_share,
 };
 use crate::volume::share::Share;
-use crate::volume::snapshot::SnapshotId;
+use crate::volume::snapshot_id::SnapshotId;
 
 /// The kernel's bound for a path.
 const LONGEST_PATH: usize = 4095;

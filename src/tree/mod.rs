@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use rustix::fs::Stat;
 use thiserror::Error;
 
-use crate::volume::subdir::RESERVED;
+use crate::volume::path::RESERVED;
 
 /// Why the work on a tree ended.
 #[derive(Clone, Debug, Error)]

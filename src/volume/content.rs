@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::id::VolumeId;
 use super::share::Share;
-use super::snapshot::SnapshotId;
+use super::snapshot_id::SnapshotId;
 
 /// Where a volume's first data comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,11 +19,13 @@ use std::fmt;
 use thiserror::Error;
 
 use super::access::{OnDelete, OnDeleteError};
-use super::name::{KeyError, LONGEST, RecordKey, VolumeName, is_forbidden};
+use super::name::{LONGEST, VolumeName, is_forbidden};
 use super::path::PathError;
+use super::path::RESERVED;
 use super::quote::quote;
+use super::record_key::{KeyError, RecordKey};
 use super::share::{Server, ServerError, Share, SharePath};
-use super::subdir::{RESERVED, SubDir};
+use super::subdir::SubDir;
 
 /// An id that is longer, in bytes, is nobody's.
 const LONGEST_READ: usize = 4096;

@@ -15,7 +15,7 @@ use super::duration::{self, DurationError};
 use super::path::PathError;
 use super::quote::quote;
 use super::share::{Server, ServerError, Share, SharePath};
-use super::snapshot::{FormatError, SnapshotFormat};
+use super::snapshot_id::{FormatError, SnapshotFormat};
 use super::subdir::{Metadata, SubDir, Template, TemplateError};
 
 const SERVER: &str = "server";

@@ -6,7 +6,9 @@
 use thiserror::Error;
 
 use super::quote::quote;
-use super::subdir::RESERVED;
+
+/// The driver's own folder on an export. No volume and no share has a component of this name.
+pub const RESERVED: &str = ".nfs-csi";
 
 /// The longest name of a file or directory, in bytes.
 pub(super) const LONGEST_COMPONENT: usize = 255;

@@ -7,12 +7,9 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::name::RecordKey;
 use super::path::{self, PathError};
 use super::quote::quote;
-
-/// The driver's own folder on an export. No volume and no share has a component of this name.
-pub const RESERVED: &str = ".nfs-csi";
+use super::record_key::RecordKey;
 
 /// A relative path below a share, in the one form that it has: single slashes, no `.` and no `..`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -217,6 +214,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::volume::path::RESERVED;
 
     fn subdir(text: &str) -> SubDir {
         SubDir::parse(text).unwrap()

@@ -29,7 +29,7 @@ macro_rules! text_values {
 text_values! {
     super::access::Mode => super::access::ModeError,
     super::access::OnDelete => super::access::OnDeleteError,
-    super::name::RecordKey => super::name::KeyError,
+    super::record_key::RecordKey => super::record_key::KeyError,
     super::share::Share => super::share::ShareError,
     super::subdir::SubDir => super::path::PathError,
 }
@@ -40,7 +40,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use crate::volume::access::{Mode, OnDelete};
-    use crate::volume::name::RecordKey;
+    use crate::volume::record_key::RecordKey;
     use crate::volume::share::Share;
     use crate::volume::subdir::SubDir;
 

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::{Driver, binary};

@@ -1,6 +1,6 @@
 //! DeleteVolume: what goes, what stays, and what is never touched.
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 

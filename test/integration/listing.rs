@@ -8,7 +8,7 @@ use nfs_csi::proto::list_volumes_response::Entry;
 use nfs_csi::proto::{
     ControllerGetVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, ListVolumesRequest, Snapshot,
 };
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use tonic::Code;
 use tonic::transport::Channel;
 

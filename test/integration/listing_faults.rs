@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nfs_csi::proto::ListVolumesRequest;
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use tonic::Code;
 
 use crate::kit::driver::Driver;

@@ -9,7 +9,7 @@ use nfs_csi::proto::volume_content_source::Type;
 use nfs_csi::proto::{
     ControllerGetVolumeRequest, ListSnapshotsRequest, ListVolumesRequest, ValidateVolumeCapabilitiesRequest,
 };
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use tonic::Code;
 
 use crate::kit::driver::Driver;

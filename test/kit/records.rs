@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nfs_csi::export::catalog::Record;
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use nfs_csi::volume::subdir::SubDir;
 
 /// Makes the driver's own folders on a share's disk.

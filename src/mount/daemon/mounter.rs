@@ -431,8 +431,8 @@ fn is_mounted(target: &str) -> bool {
     topmost(target).map_or(true, |mount| mount.is_some())
 }
 
-/// Whether a refusal of version 4 is a reason to try version 3: the server has no version 4, or the share is exported for
-/// version 3 only, and so is not in version 4's tree of exports.
+/// Whether a refusal of version 4 is a reason to try version 3: the server has no version 4, or the share is exported
+/// for version 3 only, and so is not in version 4's tree of exports.
 fn is_reason_for_older(error: &MountError) -> bool {
     matches!(
         error,

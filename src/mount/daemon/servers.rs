@@ -1,5 +1,5 @@
-//! What is known of each NFS server: whether it answers, where it is, which versions it refused, how much is asked of it
-//! at a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
+//! What is known of each NFS server: whether it answers, where it is, which versions it refused, how much is asked of
+//! it at a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -104,8 +104,8 @@ pub(super) struct Server {
     changes: Arc<watch::Sender<()>>,
 }
 
-/// What mounts of a server have in common that hang together: the version (3 needs mountd), and what they are secured by
-/// (Kerberos needs a KDC).
+/// What mounts of a server have in common that hang together: the version (3 needs mountd), and what they are secured
+/// by (Kerberos needs a KDC).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Manner {
     pub(super) major: u32,

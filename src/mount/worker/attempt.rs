@@ -161,8 +161,8 @@ fn open_path(path: &Path) -> nix::Result<OwnedFd> {
 }
 
 /// Gives the directory the bits for its owner, its group and others. Those above (setgid above all, by which new files
-/// get the group that a pod's `fsGroup` asks for) stay as they are, unless they are asked for too. Each chmod is a round
-/// trip: only where the bits differ.
+/// get the group that a pod's `fsGroup` asks for) stay as they are, unless they are asked for too. Each chmod is a
+/// round trip: only where the bits differ.
 fn set_permissions(request: &MountRequest, real: &Path) -> Result<(), MountError> {
     let Some(bits) = request.permissions else { return Ok(()) };
     let change = || {

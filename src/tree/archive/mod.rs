@@ -10,7 +10,7 @@
 
 mod chain;
 mod head;
-mod links;
+mod link_table;
 mod listing;
 mod member;
 mod number;

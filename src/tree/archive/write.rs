@@ -23,7 +23,7 @@ use zstd::zstd_safe::CParameter;
 
 use super::chain::Chain;
 use super::head::Head;
-use super::links::{Links, Name};
+use super::link_table::{Links, Name};
 use super::listing::{self, Listing, is_gone, is_lost, is_there};
 use super::sparse::{self, Piece};
 use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, check, padding};

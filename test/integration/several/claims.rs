@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use tonic::Code;
 
 use crate::kit::check::is_well;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 
 use crate::kit::check::is_well;
 use crate::kit::client::{A, B};

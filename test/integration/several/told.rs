@@ -1,6 +1,6 @@
 //! What people are told: who is at work on what they ask for, and what a copy has not.
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 use tonic::Code;
 
 use super::work::{ALL, FILES, FOLDERS, Work};

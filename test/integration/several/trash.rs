@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 
 use super::work::{FILES, FOLDERS, Work, files_below};
 use crate::kit::check::is_well;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nfs_csi::volume::name::RecordKey;
+use nfs_csi::volume::record_key::RecordKey;
 
 use crate::kit::check::is_well;
 use crate::kit::content::{Content, bytes, fill};

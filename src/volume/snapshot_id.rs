@@ -14,10 +14,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::id::{IdError, VolumeId, check_text, compact, escaped, share};
-use super::name::{LONGEST, RecordKey, VolumeName, is_forbidden};
+use super::name::{LONGEST, VolumeName, is_forbidden};
+use super::path::RESERVED;
 use super::quote::quote;
+use super::record_key::RecordKey;
 use super::share::Share;
-use super::subdir::{RESERVED, SubDir};
+use super::subdir::SubDir;
 
 /// The id of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

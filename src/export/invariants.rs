@@ -15,8 +15,9 @@ use super::trash::TrashName;
 use super::trash_free::Needed;
 use super::{Export, ExportError};
 use crate::beneath;
-use crate::volume::name::RecordKey;
-use crate::volume::subdir::{RESERVED, SubDir};
+use crate::volume::path::RESERVED;
+use crate::volume::record_key::RecordKey;
+use crate::volume::subdir::SubDir;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
