@@ -170,16 +170,23 @@ impl Export {
     /// # Errors
     /// Where the server fails, or a link or a file is in the way.
     pub fn whereabouts(&self, record: &Record) -> Result<Whereabouts, ExportError> {
-        let failed = |errno| self.failed("list", "the trash", errno);
+        let trash = &self.layout()?.trash;
+        let is_in_trash = |inode| {
+            // What is remembered of the names in it holds until it is found to have changed.
+            look_again(trash).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+            beneath::holds_inode(trash, inode)
+        };
         // Once more, for it may be put back in between.
         for _ in 0..2 {
-            match (self.inode_of(&record.subdir)?, record.inode) {
-                (Some(found), noted) if noted.is_none_or(|noted| noted == found) => return Ok(Whereabouts::InPlace),
-                (_, None) => return Ok(Whereabouts::Gone),
-                (_, Some(inode)) if beneath::holds_inode(&self.layout()?.trash, inode).map_err(failed)? => {
-                    return Ok(Whereabouts::InTrash);
-                }
-                _ => {}
+            let found = self.inode_of(&record.subdir)?;
+            let Some(inode) = record.inode else {
+                return Ok(if found.is_some() { Whereabouts::InPlace } else { Whereabouts::Gone });
+            };
+            if found == Some(inode) {
+                return Ok(Whereabouts::InPlace);
+            }
+            if is_in_trash(inode).map_err(|errno| self.failed("list", "the trash", errno))? {
+                return Ok(Whereabouts::InTrash);
             }
         }
         Ok(Whereabouts::Gone)

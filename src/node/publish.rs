@@ -122,6 +122,7 @@ impl Node {
             mount_point: request.target.clone(),
             server: request.server.clone(),
             source: request.source(),
+            mounted: None,
             options: request.options.to_string(),
             read_only: request.read_only,
             single_target: publish.single_target,
@@ -141,10 +142,12 @@ impl Node {
             }
         };
         match mounted {
-            Ok(Mounted::Now { target, version }) => {
-                tracing::debug!(target, version, source = wanted.source, "mounted");
-                let now = Published { mount_point: target, ..wanted };
-                if before.is_some() || now.mount_point != now.target { self.note(now) } else { Ok(()) }
+            Ok(Mounted::Now { target, version, source }) => {
+                tracing::debug!(target, version, source, "mounted");
+                let mounted = (source != wanted.source).then_some(source);
+                let now = Published { mount_point: target, mounted, ..wanted };
+                let is_news = before.is_some() || now.mount_point != now.target || now.mounted.is_some();
+                if is_news { self.note(now) } else { Ok(()) }
             }
             Ok(Mounted::Before(occupant)) => {
                 self.accept(&occupant, before, wanted)?;
@@ -163,11 +166,23 @@ impl Node {
     fn accept(&self, occupant: &Occupant, before: Option<Published>, wanted: Published) -> Result<(), PublishError> {
         // The record tells more than the table; a mount without one may be another driver's, made before this one's.
         let same = match &before {
-            Some(before) => before.is_same(&wanted) && has_source(occupant, &wanted.source),
+            Some(before) => before.is_same(&wanted) && is_mount_of(occupant, before),
             None => has_source(occupant, &wanted.source) && occupant.read_only == wanted.read_only,
         };
         if same {
-            return self.note(Published { mount_point: occupant.target.clone(), ..wanted });
+            let (mounted, options) = before.map_or((None, wanted.options.clone()), |before| {
+                if before.options != wanted.options {
+                    tracing::warn!(
+                        volume = wanted.volume,
+                        target = wanted.target,
+                        mounted = before.options,
+                        wanted = wanted.options,
+                        "the volume's mount options were changed: they take effect with the next pod"
+                    );
+                }
+                (before.mounted, before.options)
+            });
+            return self.note(Published { mount_point: occupant.target.clone(), mounted, options, ..wanted });
         }
         if before.is_none() {
             self.take_back(&wanted);
@@ -238,9 +253,26 @@ fn request(publish: &Publish) -> MountRequest {
     }
 }
 
+fn is_nfs(occupant: &Occupant) -> bool {
+    matches!(occupant.fs_type.as_str(), "nfs" | "nfs4")
+}
+
+/// Whether a mount is the one that a record tells of. A plugin that was killed may have had no time to note where the
+/// share led: then it is enough that the mount is of its server.
+fn is_mount_of(occupant: &Occupant, published: &Published) -> bool {
+    let host = |source: &str| split_source(source.as_ref()).map(|(host, _)| host.to_owned());
+    match &published.mounted {
+        Some(source) => has_source(occupant, source),
+        None => {
+            has_source(occupant, &published.source)
+                || (is_nfs(occupant) && host(&occupant.source) == host(&published.source))
+        }
+    }
+}
+
 /// Whether the table's source is the one asked for. The host may differ: two addresses of one NFS 4.1 server are one
 /// server to the kernel, which shows the one it saw first.
 fn has_source(occupant: &Occupant, source: &str) -> bool {
     let path = |source: &str| split_source(source.as_ref()).map(|(_, path)| path.to_owned());
-    occupant.fs_type.starts_with("nfs") && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
+    is_nfs(occupant) && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
 }

@@ -27,6 +27,9 @@ pub(super) struct Published {
     pub(super) server: String,
     /// `server:/share/subdir`.
     pub(super) source: String,
+    /// The same as the mount table has it, where that is known: another path, if the share is a link on the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mounted: Option<String>,
     /// The mount options, without secrets.
     pub(super) options: String,
     /// Whether it refuses writes.
@@ -39,9 +42,16 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Whether two publications of a target are the same: where the mount table has it does not count.
+    /// Whether two publications of a target are of the same volume, for the same use. What the mount table says of it
+    /// does not count, nor do the options, which may have been edited since.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        Self { mount_point: String::new(), ..self.clone() } == Self { mount_point: String::new(), ..other.clone() }
+        let asked = |published: &Self| Self {
+            mount_point: String::new(),
+            mounted: None,
+            options: String::new(),
+            ..published.clone()
+        };
+        asked(self) == asked(other)
     }
 }
 
@@ -142,6 +152,7 @@ mod tests {
             mount_point: target.into(),
             server: "server".into(),
             source: "server:/share/v".into(),
+            mounted: None,
             options: String::new(),
             read_only: false,
             single_target: false,

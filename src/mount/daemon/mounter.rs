@@ -71,6 +71,8 @@ pub enum Mounted {
         target: String,
         /// The NFS version that was agreed on.
         version: String,
+        /// The source as the mount table has it.
+        source: String,
     },
     /// Something is mounted there already.
     Before(Occupant),
@@ -183,9 +185,9 @@ impl Mounter {
         let target = request.target.clone();
         let asked = Request::Mount { request, server: reached };
         let failed = match self.pool.ask(Some(&server.calls), &what, &asked, limit).await {
-            Ok(Reply::Mounted { target, version, refused }) => {
+            Ok(Reply::Mounted { target, version, refused, source }) => {
                 server.worked(&manner, &refused);
-                return Ok(Mounted::Now { target, version: version.to_string() });
+                return Ok(Mounted::Now { target, version: version.to_string(), source });
             }
             Ok(Reply::Occupied(occupant)) => return Ok(Mounted::Before(occupant)),
             Ok(Reply::Failed(error)) | Err(error) => error,

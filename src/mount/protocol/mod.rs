@@ -131,6 +131,8 @@ pub enum Reply {
         version: Version,
         /// Newer ones that were asked for, and that the server does not have.
         refused: Vec<Version>,
+        /// The source as the mount table has it: where the walk ended, if the share is a link on the server.
+        source: String,
     },
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),

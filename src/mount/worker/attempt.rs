@@ -26,9 +26,9 @@ pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, M
     }
     let made = make_target(&real).map_err(|error| target_error(request, &error))?;
     let mounted = mount_a_version(request, server, &real)
-        .and_then(|(version, refused)| finish(request, server, version, &real).map(|()| (version, refused)));
+        .and_then(|(version, refused)| Ok((version, refused, finish(request, server, version, &real)?)));
     match mounted {
-        Ok((version, refused)) => Ok(Reply::Mounted { target: text(&real), version, refused }),
+        Ok((version, refused, source)) => Ok(Reply::Mounted { target: text(&real), version, refused, source }),
         // A worker of a daemon that was killed was not done yet.
         Err(MountError::System { errno, .. })
             if errno == Errno::EBUSY as i32
@@ -92,10 +92,13 @@ fn mount_version(
 }
 
 /// Makes sure of what was mounted, and gives it its permissions and its per-mount flags; undoes the mount otherwise.
-fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), MountError> {
-    let done = refuse_links(request, server, version, real)
-        .and_then(|()| set_permissions(request, real))
-        .and_then(|()| set_flags(request, real));
+/// Gives the source as the mount table has it.
+fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<String, MountError> {
+    let done = refuse_links(request, server, version, real).and_then(|found| {
+        set_permissions(request, real)?;
+        set_flags(request, real)?;
+        Ok(found)
+    });
     if done.is_err() {
         // The error is worth more than a second one; an unpublish finds what is left in the mount table.
         let _ = kernel::unmount(real);
@@ -105,21 +108,21 @@ fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Pat
 
 /// Refuses a mount whose path below the share led through a symbolic link. The kernel's client (version 4) and the
 /// server's mountd (version 3) follow links; a tenant could point one at a neighbour.
-fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<(), MountError> {
-    let Some(subdir) = &request.subdir else { return Ok(()) };
+fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<String, MountError> {
     let table = Table::read()?;
     let found = table.at(real).map(|mount| mount.source.clone()).unwrap_or_default();
+    let shown = found.to_string_lossy().into_owned();
+    let Some(subdir) = &request.subdir else { return Ok(shown) };
     let found_path = table::split_source(&found).map(|(_, path)| path.to_owned()).unwrap_or_default();
     // Version 4 shows where the walk really ended. Version 3 shows what was asked for.
     if version > Version::V3 && found_path == request.path() {
-        return Ok(());
+        return Ok(shown);
     }
     // The share itself may lead through links: its administrator made them. So compare with a walk below the share.
     match same_directory(request, server, version, subdir, real) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(MountError::Symlink { share: request.source(), found: found.to_string_lossy().into_owned() }),
-        Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {
-            Err(MountError::Symlink { share: request.source(), found: found.to_string_lossy().into_owned() })
+        Ok(true) => Ok(shown),
+        Ok(false) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {
+            Err(MountError::Symlink { share: request.source(), found: shown })
         }
         Err(errno) => {
             Err(MountError::system(format!("cannot make sure that {} holds no link", request.source()), errno))
