@@ -85,7 +85,7 @@ livenessProbe:
 {{- end }}
 
 {{- define "nfs-csi.metricsHost" -}}
-{{- $address := .Values.metrics.address }}
+{{- $address := .Values.metrics.address | default "" }}
 {{- if contains ":" $address }}[{{ $address }}]{{ else }}{{ $address }}{{ end }}
 {{- end }}
 

@@ -106,7 +106,7 @@ async fn a_volume_keeps_its_directory_when_another_of_the_same_is_deleted_by_ano
 async fn a_volume_keeps_its_directory_when_another_of_the_same_with_other_mount_options_is_deleted() {
     let a = Replica::start(A).await;
     let _far = A.move_away(1);
-    deleted_beside_a_create(200, [&a.calls, &a.calls], [&["nfsvers=4.1"], &["nfsvers=4.2"]]).await;
+    deleted_beside_a_create(500, [&a.calls, &a.calls], [&["nfsvers=4.1"], &["nfsvers=4.2"]]).await;
 }
 
 #[tokio::test]
