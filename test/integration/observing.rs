@@ -42,7 +42,8 @@ async fn calls_and_published_volumes_are_counted() {
     let target = folder.path().join("target");
     let volume = by_hand("handle", &[]);
     node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
-    node.node_publish_volume(publish(&volume, &target, RWX, &["bogusopt"])).await.unwrap_err();
+    let other = by_hand("other", &[("subDir", "other")]);
+    node.node_publish_volume(publish(&other, &target, RWX, &[])).await.unwrap_err();
     let (status, text) = get(address, "/metrics").unwrap();
     assert_eq!(status, 200);
     for line in [
