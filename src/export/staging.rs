@@ -318,10 +318,13 @@ impl Export {
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.failed("look at", name, errno)),
         };
-        // In this order: who slept here finds that the tree was taken, and that nobody else removes what he just made.
-        let beat = name.companion(BEAT);
+        let (tree, beat) = (name.to_string(), name.companion(BEAT));
+        if look(&tree)?.is_none() {
+            return Ok(None);
+        }
         self.touch_staged(&beat)?;
-        if look(&name.to_string())?.is_none() {
+        // Who slept in between has made it anew, and nobody else removes it.
+        if look(&tree)?.is_none() {
             self.discard(&beat)?;
             return Ok(None);
         }
