@@ -77,7 +77,13 @@ impl Attempt {
     /// work was ended.
     pub(super) fn fail(&self, export: &Export, staged: &Staged, error: ExportError) -> ExportError {
         self.end();
-        let error = if is_stopped(&error) { self.why_stopped(export) } else { error };
+        let error = if is_stopped(&error) {
+            self.why_stopped(export)
+        } else if Self::is_taken(export, staged, &error) {
+            self.contended(export)
+        } else {
+            error
+        };
         if !error.is_passing()
             && let Err(left) = export.finish_attempt(staged.name(), false)
         {
@@ -88,9 +94,19 @@ impl Attempt {
 
     fn why_stopped(&self, export: &Export) -> ExportError {
         if self.is_lost.load(Ordering::Relaxed) {
-            return export.contended("go on with", self.work.to_string());
+            return self.contended(export);
         }
         ExportError::Abandoned { share: export.share().to_string() }
+    }
+
+    /// Whether an error came of it that another controller has taken the tree, and may have freed it: who slept is told
+    /// so by the next step that he takes in it, and not by a beat.
+    fn is_taken(export: &Export, staged: &Staged, error: &ExportError) -> bool {
+        (!error.is_passing() || error.is_stale()) && export.is_staged(staged.name()).is_ok_and(|is_staged| !is_staged)
+    }
+
+    fn contended(&self, export: &Export) -> ExportError {
+        export.contended("go on with", self.work.to_string())
     }
 
     fn staged(&self) -> std::sync::MutexGuard<'_, Option<Kept>> {

@@ -12,7 +12,8 @@
 //! <the same>.json       the volume's record: the tree is about to be renamed to the volume's directory, or was
 //! <the same>.old        the tree of an earlier attempt that was given up, from which this one takes what is complete
 //! x2.<key>              held by who changes the record of this key (record_lock.rs)
-//! r2.<key>.<instance>   a record that is about to be put in place (catalog.rs)
+//! r2.<key>.<instance>   a record that is about to be put in place, or was, and its directory has not been seen
+//!                       since (catalog.rs)
 //! ```
 //!
 //! An attempt whose holder shows no sign of life is taken over: its tree is renamed, so that it can never be put in
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
+use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 
 use super::attempt_name::{ASKED, BEAT, COMPANIONS, LINKS, OLD, RECORD, RECORDS};
@@ -244,13 +245,10 @@ impl Export {
         if !found.has(BEAT) {
             return Ok(());
         }
-        let (staging, asked) = (&self.layout()?.staging, found.name.companion(ASKED));
+        let asked = found.name.companion(ASKED);
         self.touch_staged(&asked)?;
         // Where it has come to its end meanwhile, nobody else removes the note.
-        match fstatat(staging, found.name.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Err(Errno::ENOENT) => self.discard(&asked),
-            _ => Ok(()),
-        }
+        if self.is_staged(&found.name)? { Ok(()) } else { self.discard(&asked) }
     }
 
     /// When the holder of an attempt last showed a sign of life, by the server's clock; none if nothing is left of it.
@@ -261,10 +259,8 @@ impl Export {
             if part == ASKED && last.is_some() {
                 break;
             }
-            match fstatat(&self.layout()?.staging, name.companion(part).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) => last = last.max(Some(changed_at(&stat))),
-                Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(self.failed("look at", name.companion(part), errno)),
+            if let Some(stat) = self.look_in_staging(&name.companion(part))? {
+                last = last.max(Some(changed_at(&stat)));
             }
         }
         Ok(last)
@@ -312,23 +308,34 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn keep_staged(&self, name: &AttemptName) -> Result<Option<Kept>, ExportError> {
-        let staging = &self.layout()?.staging;
-        let look = |name: &str| match fstatat(staging, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(self.failed("look at", name, errno)),
-        };
-        let (tree, beat) = (name.to_string(), name.companion(BEAT));
-        if look(&tree)?.is_none() {
+        if !self.is_staged(name)? {
             return Ok(None);
         }
+        let beat = name.companion(BEAT);
         self.touch_staged(&beat)?;
         // Who slept in between has made it anew, and nobody else removes it.
-        if look(&tree)?.is_none() {
+        if !self.is_staged(name)? {
             self.discard(&beat)?;
             return Ok(None);
         }
-        Ok(Some(Kept { asked: look(&name.companion(ASKED))?.map(|stat| self.age(&stat)) }))
+        let asked = self.look_in_staging(&name.companion(ASKED))?;
+        Ok(Some(Kept { asked: asked.map(|stat| self.age(&stat)) }))
+    }
+
+    /// Whether an attempt has its tree: no other controller has taken it over, and it is not in its place yet.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn is_staged(&self, name: &AttemptName) -> Result<bool, ExportError> {
+        Ok(self.look_in_staging(&name.to_string())?.is_some())
+    }
+
+    pub(super) fn look_in_staging(&self, name: &str) -> Result<Option<FileStat>, ExportError> {
+        match fstatat(&self.layout()?.staging, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(self.failed("look at", name, errno)),
+        }
     }
 
     /// Sets a file's times to the server's, and makes it if it is missing.

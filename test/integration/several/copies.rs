@@ -7,8 +7,9 @@ use super::work::{ALL, FILES, Work, pod_writes};
 use crate::kit::client::{A, B};
 use crate::kit::content::Content;
 use crate::kit::replica::Replica;
-use crate::kit::retried::is_final;
+use crate::kit::retried::{DEADLINE, is_final};
 use crate::kit::share::Share;
+use crate::kit::wait_until;
 
 const ROUNDS: usize = 10;
 
@@ -75,8 +76,17 @@ async fn an_archive_asked_of_two_controllers_at_once_is_written_once() {
     asked_of_two_at_once(Work::SnapshotArchive).await;
 }
 
+/// When a controller wakes up whose work another completed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// As soon as it is complete.
+    AtOnce,
+    /// When nothing is left of what it made.
+    WhenFreed,
+}
+
 /// One controller is frozen in the middle, the other completes, a pod writes, and the first wakes up.
-async fn frozen_and_woken(work: Work) {
+async fn frozen_and_woken(work: Work, woken: Woken) {
     let share = Share::new();
     let (a, b) = (Replica::start(A).await, Replica::start(B).await);
     let source = work.prepare(&share, &b.calls, FILES).await;
@@ -87,6 +97,10 @@ async fn frozen_and_woken(work: Work) {
     let id = work.call(&share).retried(&b.calls).await.unwrap();
     work.holds(&source, &share, &b.calls).await.unwrap();
     let left = work.pod_writes(&share);
+    if woken == Woken::WhenFreed {
+        let is_freed = || share.names(".nfs-csi/trash").is_empty().then_some(());
+        wait_until("the frozen one's tree is freed", DEADLINE, is_freed).await;
+    }
     a.wake();
     // The answer comes when its work has ended.
     let late = late.await.unwrap();
@@ -102,27 +116,34 @@ async fn frozen_and_woken(work: Work) {
 
 #[tokio::test]
 async fn a_controller_that_wakes_up_leaves_a_clone_alone_that_another_completed() {
-    frozen_and_woken(Work::Clone).await;
+    frozen_and_woken(Work::Clone, Woken::AtOnce).await;
 }
 
 #[tokio::test]
 async fn a_controller_that_wakes_up_leaves_a_restored_volume_alone_that_another_completed() {
-    frozen_and_woken(Work::RestoreTree).await;
+    frozen_and_woken(Work::RestoreTree, Woken::AtOnce).await;
 }
 
 #[tokio::test]
 async fn a_controller_that_wakes_up_leaves_a_volume_restored_from_an_archive_alone_that_another_completed() {
-    frozen_and_woken(Work::RestoreArchive).await;
+    frozen_and_woken(Work::RestoreArchive, Woken::AtOnce).await;
 }
 
 #[tokio::test]
 async fn a_controller_that_wakes_up_leaves_a_snapshot_alone_that_another_completed() {
-    frozen_and_woken(Work::SnapshotTree).await;
+    frozen_and_woken(Work::SnapshotTree, Woken::AtOnce).await;
 }
 
 #[tokio::test]
 async fn a_controller_that_wakes_up_leaves_an_archive_alone_that_another_completed() {
-    frozen_and_woken(Work::SnapshotArchive).await;
+    frozen_and_woken(Work::SnapshotArchive, Woken::AtOnce).await;
+}
+
+#[tokio::test]
+async fn a_controller_that_wakes_up_when_its_unfinished_tree_is_freed_finds_what_another_completed() {
+    for work in ALL {
+        frozen_and_woken(work, Woken::WhenFreed).await;
+    }
 }
 
 #[tokio::test]
