@@ -10,6 +10,7 @@ use super::{Controller, IsStale, Settings, job_key, snapshot_key};
 use crate::export::catalog::{Created, Record};
 use crate::export::claims::Claims;
 use crate::export::directories::Whereabouts;
+use crate::export::record_lock::RecordLock;
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
@@ -219,19 +220,25 @@ impl Plan {
     /// Takes a volume that has its record. Whoever recorded it may not have come to see that its directory went
     /// meanwhile: then it is made again.
     fn take(&self, export: &Export, record: Record) -> Result<Volume, CreateError> {
-        let volume = self.accept(&record)?;
-        match self.whereabouts(export, &record)? {
-            Whereabouts::InPlace => Ok(volume),
-            Whereabouts::InTrash => Err(export.contended("make", self.subdir.to_string()).into()),
-            Whereabouts::Gone => export.alone(&self.subdir, || self.make(export, Some(record))),
+        match self.find_recorded(export, &record)? {
+            Some(volume) => Ok(volume),
+            None => export.alone(&self.subdir, || self.make(export, Some(record))),
         }
     }
 
-    /// Where the directory of a recorded volume is; that it is in its place is so with its claim.
-    pub(super) fn whereabouts(&self, export: &Export, record: &Record) -> Result<Whereabouts, CreateError> {
-        match record.inode {
-            Some(inode) if self.is_as_made(export, inode)? => Ok(Whereabouts::InPlace),
-            _ => Ok(export.whereabouts(record)?),
+    /// The volume that has this record, if it has its directory too; a claim that it lacks is made again. None where
+    /// the directory is gone.
+    pub(super) fn find_recorded(&self, export: &Export, record: &Record) -> Result<Option<Volume>, CreateError> {
+        let volume = self.accept(record)?;
+        if let Some(inode) = record.inode
+            && self.is_as_made(export, inode)?
+        {
+            return Ok(Some(volume));
+        }
+        match export.whereabouts(record)? {
+            Whereabouts::InPlace => Ok(Some(volume)),
+            Whereabouts::InTrash => Err(export.contended("make", self.subdir.to_string()).into()),
+            Whereabouts::Gone => Ok(None),
         }
     }
 
@@ -276,10 +283,8 @@ impl Plan {
 
     /// Puts a record in the place of what it was. False if another controller changes it or has changed it.
     fn replace(&self, export: &Export, was: &Record, record: &Record) -> Result<bool, ExportError> {
-        let Some(lock) = export.lock_record(&self.key, self.silence)? else { return Ok(false) };
-        let is_replaced = export.record(&self.key)?.is_some_and(|now| now == *was) && lock.replace(record)?;
-        lock.unlock()?;
-        Ok(is_replaced)
+        let replace = |lock: &RecordLock<'_>| Ok(lock.is_still(was)? && lock.replace(record)?);
+        Ok(export.with_record_locked(&self.key, self.silence, replace)?.unwrap_or(false))
     }
 
     /// After the record: whether directory and claim are still there, for a delete by another controller may have begun

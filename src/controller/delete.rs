@@ -12,6 +12,7 @@ use super::expand::adopted;
 use super::{Controller, IsStale, Settings, job_key};
 use crate::export::catalog::Record;
 use crate::export::claims::Claims;
+use crate::export::record_lock::RecordLock;
 use crate::export::trash::{Kind, Moved, TrashName};
 use crate::export::{Export, ExportError};
 use crate::jobs::{Job, JobError};
@@ -276,11 +277,10 @@ impl Volume<'_> {
         if self.is_given() || self.record.is_none() {
             return self.forget();
         }
-        let contended = || self.export.contended("delete", self.subdir.to_string());
-        let lock = self.export.lock_record(&self.key, self.silence)?.ok_or_else(contended)?;
-        let is_removed = lock.remove()?;
-        lock.unlock()?;
-        if is_removed { Ok(()) } else { Err(contended()) }
+        match self.export.with_record_locked(&self.key, self.silence, RecordLock::remove)? {
+            Some(true) => Ok(()),
+            _ => Err(self.export.contended("delete", self.subdir.to_string())),
+        }
     }
 
     /// One line for each volume that goes.

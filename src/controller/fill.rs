@@ -16,7 +16,8 @@ use super::found_snapshot::find_snapshot;
 use super::long_work::Attempt;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
-use crate::export::directories::{SourceVolume, Whereabouts};
+use crate::export::directories::SourceVolume;
+use crate::export::record_lock::RecordLock;
 use crate::export::snapshots::{Data, Manifest};
 use crate::export::staging::{Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
@@ -149,18 +150,14 @@ impl Plan {
     /// Takes a volume that has its record, if it has its directory; none where that is gone with all that was in it,
     /// and the record too now.
     fn take_filled(&self, export: &Export, record: &Record) -> Result<Option<Volume>, CreateError> {
-        let volume = self.accept(record)?;
-        let contended = || CreateError::from(export.contended("make", self.subdir.to_string()));
-        match self.whereabouts(export, record)? {
-            Whereabouts::InPlace => return Ok(Some(volume)),
-            Whereabouts::InTrash => return Err(contended()),
-            Whereabouts::Gone => {}
+        if let Some(volume) = self.find_recorded(export, record)? {
+            return Ok(Some(volume));
         }
-        let lock = export.lock_record(&self.key, self.silence)?.ok_or_else(contended)?;
-        let is_the_same = export.record(&self.key)?.is_some_and(|now| now == *record);
-        let is_removed = is_the_same && lock.remove()?;
-        lock.unlock()?;
-        if is_removed { Ok(None) } else { Err(contended()) }
+        let remove = |lock: &RecordLock<'_>| Ok(lock.is_still(record)? && lock.remove()?);
+        match export.with_record_locked(&self.key, self.silence, remove)? {
+            Some(true) => Ok(None),
+            _ => Err(export.contended("make", self.subdir.to_string()).into()),
+        }
     }
 
     /// What the directory is that is in the volume's place before anything is copied.

@@ -188,7 +188,7 @@ impl Export {
         if matches!(self.record(key), Ok(None)) {
             return self.remove_upwards(folders, &aside);
         }
-        put_back(&folder, &aside)
+        restore_claim(&folder, &aside)
     }
 
     /// Takes back the claims of volumes that have had no record for so long, and removes folders that nobody needs.
@@ -203,7 +203,7 @@ impl Export {
                 if let Some((key, _)) = claimant(name) {
                     match self.record(&key) {
                         Ok(None) if is_old() => self.take_back(path, name, &key).map_err(failed)?,
-                        Ok(Some(_)) if name.starts_with(TAKEN_BACK) => put_back(folder, name).map_err(failed)?,
+                        Ok(Some(_)) if name.starts_with(TAKEN_BACK) => restore_claim(folder, name).map_err(failed)?,
                         _ => {}
                     }
                 } else if is_old()
@@ -332,7 +332,7 @@ fn real_claim(name: &str) -> &str {
 }
 
 /// Makes a claim that was being taken back one again.
-fn put_back(folder: &OwnedFd, aside: &str) -> nix::Result<()> {
+fn restore_claim(folder: &OwnedFd, aside: &str) -> nix::Result<()> {
     match renameat(folder, aside, folder, real_claim(aside)) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno),

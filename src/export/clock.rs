@@ -86,9 +86,7 @@ impl Export {
         *self.shared.clock.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         Ok(server)
     }
-}
 
-impl Export {
     /// How long ago an entry was changed, by the server's clock.
     pub(super) fn age(&self, entry: &FileStat) -> Duration {
         self.now().saturating_sub(changed_at(entry))

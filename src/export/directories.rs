@@ -9,6 +9,7 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::catalog::Record;
+use super::layout::look;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::look_again;
@@ -173,7 +174,7 @@ impl Export {
         let trash = &self.layout()?.trash;
         let is_in_trash = |inode| {
             // What is remembered of the names in it holds until it is found to have changed.
-            look_again(trash).map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+            look(trash)?;
             beneath::holds_inode(trash, inode)
         };
         // Once more, for it may be put back in between.

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::catalog::Record;
+use super::record_lock::RecordLock;
 use super::snapshots::Manifest;
 use super::trash::TrashName;
 use super::trash_free::Needed;
@@ -301,13 +302,9 @@ impl Export {
             Some(Repair::TakeBack(subdir, key, owner)) => self.take_back_claim(subdir, key, owner.as_deref()),
             Some(Repair::Adopt(record, key, inode)) => {
                 let adopted = Record { inode: Some(*inode), ..(**record).clone() };
-                let Some(lock) = self.lock_record(key, Duration::MAX)? else {
-                    return Err(self.contended("repair", record.subdir.to_string()));
-                };
-                let is_the_same = self.record(key)?.is_some_and(|now| now == **record);
-                let replaced = if is_the_same { lock.replace(&adopted).map(drop) } else { Ok(()) };
-                lock.unlock()?;
-                replaced
+                let adopt = |lock: &RecordLock<'_>| Ok(lock.is_still(record)? && lock.replace(&adopted)?);
+                let adopted = self.with_record_locked(key, Duration::MAX, adopt)?;
+                adopted.map(drop).ok_or_else(|| self.contended("repair", record.subdir.to_string()))
             }
             Some(Repair::PutBack(name, subdir)) => self.put_back(name, subdir).map(drop),
             Some(Repair::Sweep(retention)) => self.sweep_staging(*retention),

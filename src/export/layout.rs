@@ -112,9 +112,7 @@ impl Export {
             Err((name, errno)) => Err(failed(&name, errno)),
         }
     }
-}
 
-impl Export {
     /// The same in the mount for trees.
     pub(super) fn known_folder(&self, folder: Folder) -> Option<OwnedFd> {
         match (self.tree_layout.get(), folder) {
@@ -152,7 +150,8 @@ impl TreeLayout {
     }
 }
 
-fn look(folder: &OwnedFd) -> nix::Result<Statx> {
+/// Looks at a folder, and makes the client forget what it remembers of the names in it where that has changed.
+pub(super) fn look(folder: &OwnedFd) -> nix::Result<Statx> {
     look_again(folder).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 

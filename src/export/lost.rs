@@ -91,7 +91,7 @@ impl Exports {
         }
         let silence = async {
             loop {
-                // Its sender lives as long as the workers.
+                // Its sender lives as long as the mounter.
                 let _ = changes.changed().await;
                 let mut held = on.iter().filter_map(|(share, options)| self.find(share, options));
                 if let Some(error) = held.find_map(|export| export.check_server().err()) {

@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
-use nix::sys::stat::{Mode, fstatat, mkdirat};
+use nix::fcntl::{OFlag, renameat};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::attempt_name::LOCKS;
@@ -56,8 +56,8 @@ impl Export {
             Err(errno) => Err(failed(errno)),
         };
         if !make()? {
-            match fstatat(staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                Ok(stat) if self.age(&stat) >= silence => self.break_lock(&name)?,
+            match self.look_in_staging(&name)? {
+                Some(stat) if self.age(&stat) >= silence => self.break_lock(&name)?,
                 _ => return Ok(None),
             };
             if !make()? {
@@ -71,6 +71,24 @@ impl Export {
         }
     }
 
+    /// Changes a record that exists under its lock, which is given up whatever comes of it; none if another controller
+    /// has it, and took it less than `silence` ago.
+    ///
+    /// # Errors
+    /// That of `change`; where the server fails.
+    pub fn with_record_locked<'a, T>(
+        &'a self,
+        key: &'a RecordKey,
+        silence: Duration,
+        change: impl FnOnce(&RecordLock<'a>) -> Result<T, ExportError>,
+    ) -> Result<Option<T>, ExportError> {
+        let Some(lock) = self.lock_record(key, silence)? else { return Ok(None) };
+        let changed = change(&lock);
+        let unlocked = lock.unlock();
+        let changed = changed?;
+        unlocked.map(|()| Some(changed))
+    }
+
     /// Ends a change of a record that is under way. Whether there was one: it may have put the record in place.
     ///
     /// # Errors
@@ -82,10 +100,10 @@ impl Export {
     /// Takes a lock's folder away from whoever made it. Whether there was one.
     pub(super) fn break_lock(&self, name: &str) -> Result<bool, ExportError> {
         let staging = &self.layout()?.staging;
-        match fstatat(staging, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(_) => {}
-            Err(Errno::ENOENT) => return Ok(false),
-            Err(errno) => return Err(self.failed("look at", name, errno)),
+        // Every delete comes here, and there hardly ever is one: a look keeps nobody waiting, while the client has the
+        // folder to itself until the answer to a rename is there.
+        if self.look_in_staging(name)?.is_none() {
+            return Ok(false);
         }
         // One takes it away, whoever else sees that it is old too.
         let aside = format!("{name}.{}", nonce());
@@ -121,6 +139,14 @@ impl Export {
 }
 
 impl RecordLock<'_> {
+    /// Whether the record is in place and as it was read before.
+    ///
+    /// # Errors
+    /// Where the server fails, or the record cannot be read.
+    pub fn is_still(&self, record: &Record) -> Result<bool, ExportError> {
+        Ok(self.export.record(self.key)?.is_some_and(|now| now == *record))
+    }
+
     /// Puts a record in the place of the one that is there. False if the lock was taken away.
     ///
     /// # Errors

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::AtFlags;
-use nix::sys::stat::fstatat;
-
 use super::attempt_name::{AttemptName, LOCKS, RECORD, is_of_first_version, is_temporary};
 use super::clock::changed_at;
 use super::directories::Whereabouts;
+use super::record_lock::RecordLock;
 use super::{Export, ExportError};
 use crate::volume::record_key::RecordKey;
 
@@ -67,13 +64,10 @@ impl Export {
                     Some(last) => last,
                     None => continue,
                 },
-                InStaging::Temporary(name) | InStaging::OfFirstVersion(name) => {
-                    match fstatat(&self.layout()?.staging, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-                        Ok(stat) => changed_at(&stat),
-                        Err(Errno::ENOENT) => continue,
-                        Err(errno) => return Err(self.failed("look at", name, errno)),
-                    }
-                }
+                InStaging::Temporary(name) | InStaging::OfFirstVersion(name) => match self.look_in_staging(name)? {
+                    Some(stat) => changed_at(&stat),
+                    None => continue,
+                },
             };
             staged.push((one, Some(now.saturating_sub(last))));
         }
@@ -125,12 +119,9 @@ impl Export {
         if self.record(&key)?.is_none_or(|now| now != record) {
             return Ok(true);
         }
-        let Some(lock) = self.lock_record(&key, TEMPORARY)? else { return Ok(false) };
-        let is_settled = match self.whereabouts(&record)? {
-            _ if self.record(&key)?.is_none_or(|now| now != record) => true,
-            Whereabouts::InPlace => true,
-            Whereabouts::InTrash => false,
-            Whereabouts::Gone => {
+        let settle = |lock: &RecordLock<'_>| {
+            let whereabouts = self.whereabouts(&record)?;
+            if whereabouts == Whereabouts::Gone && lock.is_still(&record)? {
                 tracing::warn!(
                     share = %self.share(),
                     volume = record.name,
@@ -138,10 +129,10 @@ impl Export {
                     "a volume whose making was cut short has no directory: its record is removed"
                 );
                 lock.remove()?;
-                true
             }
+            Ok(whereabouts != Whereabouts::InTrash || !lock.is_still(&record)?)
         };
-        lock.unlock()?;
+        let is_settled = self.with_record_locked(&key, TEMPORARY, settle)?.unwrap_or(false);
         if is_settled && record.subdir_given {
             self.take_back_claim(&record.subdir, &key, record.owner.as_deref())?;
         }

@@ -68,8 +68,7 @@ pub fn is_new_enough() -> Result<(), HostError> {
     let opened = openat2(nix::fcntl::AT_FDCWD, "/", how).map(drop);
     let tree = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC).map(drop);
     let moved = move_mount(CWD, "", CWD, "", MoveMountFlags::empty());
-    let of_rustix = |done: rustix::io::Result<()>| done.map_err(|errno| Errno::from_raw(errno.raw_os_error()));
-    lacking(&[("openat2", opened), ("open_tree", of_rustix(tree)), ("move_mount", of_rustix(moved))])
+    lacking(&[("openat2", opened), ("open_tree", tree.map_err(errno_of)), ("move_mount", moved.map_err(errno_of))])
 }
 
 fn lacking(calls: &[(&'static str, nix::Result<()>)]) -> Result<(), HostError> {
@@ -122,7 +121,11 @@ fn read(path: &'static str) -> Result<String, HostError> {
 /// Asks the kernel for a file system by name, which loads its module; nothing is mounted. ENODEV: there is none.
 fn find_file_system(fs_type: &str) -> nix::Result<()> {
     let found = rustix::mount::fsopen(fs_type, rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
-    found.map(drop).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+    found.map(drop).map_err(errno_of)
+}
+
+fn errno_of(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
 }
 
 /// Whether the effective capabilities in the text of `/proc/self/status` hold CAP_SYS_ADMIN.

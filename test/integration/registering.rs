@@ -1,7 +1,5 @@
 //! The node plugin makes itself known to the kubelet.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +13,8 @@ use nix::sys::signal::Signal;
 use tonic::transport::Channel;
 
 use crate::kit::driver::{self, Driver};
-use crate::kit::{folder, wait_until};
+use crate::kit::{folder, wait_for, wait_until};
+use crate::observing::{free_address, get};
 
 fn start(folder: &Path) -> Driver {
     let registry = folder.join("plugins_registry");
@@ -26,7 +25,7 @@ fn start(folder: &Path) -> Driver {
 async fn kubelet(folder: &Path) -> RegistrationClient<Channel> {
     let socket = registration::socket(&folder.join("plugins_registry"), "nfs.csi.k8s.io");
     // The CSI socket is there before the driver is ready to be registered.
-    crate::kit::wait_for("the registration socket", std::time::Duration::from_secs(30), || {
+    wait_for("the registration socket", Duration::from_secs(30), || {
         std::os::unix::net::UnixStream::connect(&socket).ok()
     });
     RegistrationClient::new(driver::connect(&socket).await.unwrap())
@@ -47,15 +46,6 @@ async fn a_node_plugin_registers_itself_and_serves_where_it_says() {
     assert_eq!(node.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner().node_id, "guest");
 }
 
-/// What a driver answers over HTTP.
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 #[tokio::test]
 async fn a_driver_that_the_kubelet_refuses_makes_its_socket_anew_and_is_ready_when_it_is_registered() {
     let folder = folder();
@@ -63,7 +53,7 @@ async fn a_driver_that_the_kubelet_refuses_makes_its_socket_anew_and_is_ready_wh
     std::fs::create_dir_all(&registry).unwrap();
     let socket = registration::socket(&registry, "nfs.csi.k8s.io");
     let inode = || std::fs::symlink_metadata(&socket).map(|stat| stat.ino()).ok();
-    let address = "127.0.0.1:29999";
+    let address = free_address();
     let flags = [&format!("--registration-dir={}", registry.display()), &format!("--metrics-address={address}")];
     let driver = Driver::start_as("node", folder.path(), &flags.map(String::as_str));
     for _ in 0..2 {
@@ -73,13 +63,17 @@ async fn a_driver_that_the_kubelet_refuses_makes_its_socket_anew_and_is_ready_wh
         kubelet.notify_registration_status(refused).await.unwrap();
         assert!(driver.log().contains("the API server is away"), "{}", driver.log());
         wait_until("another socket", Duration::from_secs(30), || inode().filter(|now| Some(*now) != first)).await;
-        assert!(get(address, "/readyz").contains("the API server is away"));
-        assert!(get(address, "/metrics").contains("nfs_csi_registered 0\n"));
+        let (_, reason) = get(address, "/readyz").unwrap();
+        assert!(reason.contains("the API server is away"), "{reason}");
+        let (_, metrics) = get(address, "/metrics").unwrap();
+        assert!(metrics.contains("nfs_csi_registered 0\n"));
     }
     let registered = RegistrationStatus { plugin_registered: true, error: String::new() };
     kubelet(folder.path()).await.notify_registration_status(registered).await.unwrap();
-    assert!(get(address, "/readyz").starts_with("HTTP/1.1 200 "));
-    assert!(get(address, "/metrics").contains("nfs_csi_registered 1\n"));
+    let (status, reason) = get(address, "/readyz").unwrap();
+    assert_eq!(status, 200, "{reason}");
+    let (_, metrics) = get(address, "/metrics").unwrap();
+    assert!(metrics.contains("nfs_csi_registered 1\n"));
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The file systems of NFS servers that the kernel holds, mounted or not.
 const VOLUMES: &str = "/proc/fs/nfsfs/volumes";
 
-/// The bounds of what mounter may do.
+/// The bounds of what is asked of workers and servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Calls under way towards one server.
@@ -113,7 +113,7 @@ impl Mounter {
         }))
     }
 
-    /// The bounds that these mounter keep.
+    /// The bounds that it keeps.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -141,23 +141,17 @@ impl Mounter {
         let is_first = !table.iter().any(|mount| mount.is_nfs() && is_of_server(mount, &request.server));
         drop(table);
         let server = self.servers.get(&request.server, request.options.port(), request.options.transport());
-        let candidates = server.not_refused(request.options.candidates());
+        let candidates = server.not_lacking(request.options.candidates());
         let (newer, older): (Vec<Version>, Vec<Version>) =
             candidates.into_iter().partition(|version| *version > Version::V3);
-        if older.is_empty() {
-            return self.mount_as(&server, request, &newer, is_first).await;
-        }
-        if newer.is_empty() {
-            return self.mount_as(&server, request, &older, is_first).await;
-        }
-        let refusal = match self.mount_as(&server, request.clone(), &newer, is_first).await {
-            Err(error) if is_reason_for_older(&error) => error,
+        let (first, then) = if newer.is_empty() { (older, newer) } else { (newer, older) };
+        let refusal = match self.mount_as(&server, &request, &first, is_first).await {
+            Err(error) if !then.is_empty() && is_reason_for_older(&error) => error,
             mounted => return mounted,
         };
-        let tried = [newer, older.clone()].concat();
-        self.mount_as(&server, request.clone(), &older, is_first).await.map_err(|error| match (refusal, error) {
+        self.mount_as(&server, &request, &then, is_first).await.map_err(|error| match (refusal, error) {
             (MountError::VersionNotServed { .. }, MountError::VersionNotServed { .. }) => {
-                request.version_not_served(&tried)
+                request.version_not_served(&[first, then].concat())
             }
             (MountError::VersionNotServed { .. }, error) => error,
             // What the newer version said was the reason to try the older one.
@@ -169,21 +163,20 @@ impl Mounter {
     async fn mount_as(
         self: &Arc<Self>,
         server: &Arc<Server>,
-        request: MountRequest,
+        request: &MountRequest,
         candidates: &[Version],
         is_first: bool,
     ) -> Result<Mounted, MountError> {
         let major = candidates.first().map_or(4, |version| version.major());
         let manner = Manner { major, security: request.options.security() };
         server.check_mount(&manner)?;
-        let reached = self.reach(server, &request, candidates).await?;
+        let reached = self.reach(server, request, candidates, major).await?;
         let what = format!("the mount of {}", request.source());
         let _turn = if is_first { Some(self.take_turn(&what).await?) } else { None };
         // Whoever had the turn before may have found out that it hangs.
         server.check_mount(&manner)?;
         let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
-        let target = request.target.clone();
-        let asked = Request::Mount { request, server: reached };
+        let asked = Request::Mount { request: request.clone(), server: reached };
         let failed = match self.pool.ask(Some(&server.calls), &what, &asked, limit).await {
             Ok(Reply::Mounted { target, version, refused, source }) => {
                 server.worked(&manner, &refused);
@@ -196,9 +189,9 @@ impl Mounter {
         self.blame(server, &failed, major);
         if matches!(failed, MountError::TimedOut { .. }) {
             server.hung(&manner, &failed);
-            if is_mounted(&target) {
+            if is_mounted(&request.target) {
                 // The killed call did its work, or half of it: nothing half-made stays behind.
-                self.unmount(&server.name, &target, true).await?;
+                self.unmount(&server.name, &request.target, true).await?;
             }
         }
         Err(failed)
@@ -360,7 +353,7 @@ impl Mounter {
         self.pool.ask(Some(&self.servers.get(server, NFS_PORT, Transport::Tcp).calls), what, request, limit).await
     }
 
-    /// Tells the metrics how mounter and servers fare.
+    /// Tells the metrics how workers and servers fare.
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
         let observe = |reading, state: fn(&Self) -> Vec<(String, u64)>| {
             let mounter = Arc::downgrade(self);

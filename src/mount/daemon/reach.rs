@@ -19,16 +19,14 @@ use crate::mount::protocol::{MountRequest, Reached, Reply, Request};
 const LOOKUP: Duration = Duration::from_secs(15);
 
 impl Mounter {
-    /// Makes sure that the server of a request answers, and has one of these versions, all of one major version. While
-    /// it is known not to answer, that is an error at once.
+    /// Makes sure that the server of a request answers, and has one of these versions, all of this major version.
     pub(super) async fn reach(
         self: &Arc<Self>,
         server: &Arc<Server>,
         request: &MountRequest,
         candidates: &[Version],
+        major: u32,
     ) -> Result<Reached, MountError> {
-        server.check()?;
-        let major = candidates.first().map_or(4, |version| version.major());
         let found = if server.transport.can_be_asked() {
             self.find(server, major).await
         } else {
@@ -49,7 +47,7 @@ impl Mounter {
     pub(super) async fn make_sure(self: &Arc<Self>, server: &Arc<Server>, error: &MountError, major: u32) {
         if !server.transport.can_be_asked() {
             if server.stopped(error) {
-                tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
+                self.ask_from_now_on(server, major);
             }
             return;
         }
@@ -63,8 +61,12 @@ impl Mounter {
     /// cannot be looked up says nothing of it.)
     pub(super) fn blame(self: &Arc<Self>, server: &Arc<Server>, error: &MountError, major: u32) {
         if matches!(error, MountError::Unreachable { .. }) && server.failed(error) {
-            tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
+            self.ask_from_now_on(server, major);
         }
+    }
+
+    fn ask_from_now_on(self: &Arc<Self>, server: &Arc<Server>, major: u32) {
+        tokio::spawn(ask_until_it_answers(Arc::downgrade(self), Arc::clone(server), major));
     }
 
     /// An address of the server that answers, and which versions it serves.

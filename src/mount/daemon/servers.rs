@@ -96,7 +96,7 @@ pub(super) struct Server {
     /// Held by whoever looks its name up.
     pub(super) lookup: Turn<()>,
     /// The versions that it does not have, and when that was seen.
-    refused: Mutex<HashMap<Version, Instant>>,
+    lacking: Mutex<HashMap<Version, Instant>>,
     /// Held by whoever asks an address of it.
     pub(super) question: Turn<()>,
     asked: Mutex<HashMap<SocketAddr, Asked>>,
@@ -152,7 +152,7 @@ impl Server {
             wanted: Mutex::new(Instant::now()),
             addresses: Mutex::default(),
             lookup: Turn::default(),
-            refused: Mutex::default(),
+            lacking: Mutex::default(),
             manners: Mutex::default(),
             question: Turn::default(),
             asked: Mutex::default(),
@@ -196,21 +196,21 @@ impl Server {
     }
 
     /// Notes that a mount of this manner worked, and which versions it does not have.
-    pub(super) fn worked(&self, manner: &Manner, refused: &[Version]) {
+    pub(super) fn worked(&self, manner: &Manner, lacking: &[Version]) {
         self.change(|breaker| breaker.work(SystemTime::now()));
         locked(&self.manners).remove(manner);
         let now = Instant::now();
-        locked(&self.refused).extend(refused.iter().map(|version| (*version, now)));
+        locked(&self.lacking).extend(lacking.iter().map(|version| (*version, now)));
     }
 
     /// Those of the versions that it is not known not to have; all, if that is none.
-    pub(super) fn not_refused(&self, candidates: Vec<Version>) -> Vec<Version> {
-        let refused = locked(&self.refused);
-        let is_refused = |version: &Version| refused.get(version).is_some_and(|since| since.elapsed() < REFUSAL_KEPT);
-        if candidates.iter().all(is_refused) {
+    pub(super) fn not_lacking(&self, candidates: Vec<Version>) -> Vec<Version> {
+        let lacking = locked(&self.lacking);
+        let is_lacking = |version: &Version| lacking.get(version).is_some_and(|since| since.elapsed() < REFUSAL_KEPT);
+        if candidates.iter().all(is_lacking) {
             return candidates;
         }
-        candidates.into_iter().filter(|version| !is_refused(version)).collect()
+        candidates.into_iter().filter(|version| !is_lacking(version)).collect()
     }
 
     /// Notes that it does not answer. True if it has to be asked from now on.
@@ -409,14 +409,14 @@ mod tests {
         // A volume that asks for 3, or for 4.0, says nothing of the others.
         server.worked(&manner(3), &[]);
         server.worked(&manner(4), &[]);
-        assert_eq!(server.not_refused(all()), all());
+        assert_eq!(server.not_lacking(all()), all());
         server.worked(&manner(4), &[V4_2]);
-        assert_eq!(server.not_refused(all()), [V4_1, V4_0]);
-        assert_eq!(server.not_refused(vec![V4_2]), [V4_2], "who asks for nothing else is answered by the server");
-        assert_eq!(server.not_refused(vec![V3]), [V3]);
+        assert_eq!(server.not_lacking(all()), [V4_1, V4_0]);
+        assert_eq!(server.not_lacking(vec![V4_2]), [V4_2], "who asks for nothing else is answered by the server");
+        assert_eq!(server.not_lacking(vec![V3]), [V3]);
         let other_port = servers.get("files", 2050, Transport::Tcp);
         let other_transport = servers.get("files", 2049, Transport::Rdma);
-        assert!([other_port, other_transport].iter().all(|server| server.not_refused(all()) == all()));
+        assert!([other_port, other_transport].iter().all(|server| server.not_lacking(all()) == all()));
     }
 
     #[test]
