@@ -14,6 +14,8 @@ use crate::controller::Controller;
 use crate::health::{self, Readiness};
 use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
+use crate::mount::daemon::private_dir::PrivateDir;
+use crate::mount::daemon::tidy::tidy_up;
 use crate::mount::host::{self, HostError};
 use crate::node::Node;
 use crate::registration::{Registered, Registration, RegistrationError};
@@ -79,17 +81,18 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
-    let mounter = Mounter::start(configuration.limits).map_err(StartError::Workers)?;
+    let mounter = start_mounter(&configuration).await?;
     let observed = Arc::clone(&mounter);
     let metrics = Metrics::new(&configuration.driver_name);
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
         tokio::spawn(health::serve(health::bind(address)?, Arc::clone(&metrics), ready.clone()));
     }
-    let node =
-        if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&mounter)).await?) } else { None };
-    let controller =
-        if configuration.roles.controller { Some(start_controller(&configuration, mounter).await?) } else { None };
+    let node = if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&mounter))?) } else { None };
+    let controller = configuration
+        .roles
+        .controller
+        .then(|| Controller::start(configuration.settings.clone(), mounter, &configuration.working_mount_dir));
     // Last of all: the kubelet calls a driver as soon as it finds it.
     let registration = match &configuration.registration {
         Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
@@ -164,19 +167,24 @@ fn check_host(checks: &Checks) -> Result<(), HostError> {
     checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
 }
 
-async fn start_node(configuration: &Configuration, mounter: Arc<Mounter>) -> Result<Arc<Node>, StartError> {
-    let state = state_folder(configuration);
-    Node::start(configuration.node.clone(), mounter, &state, &configuration.working_mount_dir)
-        .await
-        .map_err(|error| StartError::Folder { path: state, error, flag: "--endpoint" })
-}
-
-async fn start_controller(configuration: &Configuration, mounter: Arc<Mounter>) -> Result<Arc<Controller>, StartError> {
+async fn start_mounter(configuration: &Configuration) -> Result<Arc<Mounter>, StartError> {
     let place = &configuration.working_mount_dir;
-    Controller::start(configuration.settings.clone(), mounter, place).await.map_err(|error| StartError::Folder {
+    let private = PrivateDir::create(place).map_err(|error| StartError::Folder {
         path: place.clone(),
         error,
         flag: "--working-mount-dir",
+    })?;
+    let mounter = Mounter::start(configuration.limits, private).map_err(StartError::Workers)?;
+    tidy_up(place, &mounter).await;
+    Ok(mounter)
+}
+
+fn start_node(configuration: &Configuration, mounter: Arc<Mounter>) -> Result<Arc<Node>, StartError> {
+    let state = state_folder(configuration);
+    Node::start(configuration.node.clone(), mounter, &state).map_err(|error| StartError::Folder {
+        path: state,
+        error,
+        flag: "--endpoint",
     })
 }
 

@@ -10,6 +10,8 @@ use crate::export::holder::Holder;
 use crate::export::pool::Exports;
 use crate::export::{Export, ExportError};
 use crate::mount::daemon::mounter::{Limits, Mounter};
+use crate::mount::daemon::private_dir::PrivateDir;
+use crate::mount::daemon::tidy::tidy_up;
 use crate::mount::options::Options;
 use crate::tree::effort::DEFAULT_WORKERS;
 
@@ -42,10 +44,10 @@ where
             Arc::new(Export::mounted_at(&path, Arc::new(holder)).map_err(failed(&path))?).run(work).await
         }
         ExportPlace::Share(share) => {
-            let mounter = Mounter::start(Limits::default()).map_err(failed(&folder))?;
-            let exports = Exports::start(mounter, &folder, holder, DEFAULT_WORKERS, Options::default())
-                .await
-                .map_err(failed(&folder))?;
+            let private = PrivateDir::create(&folder).map_err(failed(&folder))?;
+            let mounter = Mounter::start(Limits::default(), private).map_err(failed(&folder))?;
+            tidy_up(&folder, &mounter).await;
+            let exports = Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default());
             let done = match exports.open(&share, options).await {
                 Ok(export) => export.run(work).await,
                 Err(error) => Err(error.into()),

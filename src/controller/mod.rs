@@ -87,21 +87,18 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that mounts exports below `place`.
-    ///
-    /// # Errors
-    /// Where this host's file system refuses the folder.
-    pub async fn start(settings: Settings, mounter: Arc<Mounter>, place: &Path) -> std::io::Result<Arc<Self>> {
+    /// A controller that keeps in the folder `place` what it knows of itself and of exports.
+    #[must_use]
+    pub fn start(settings: Settings, mounter: Arc<Mounter>, place: &Path) -> Arc<Self> {
         let holder = Holder::open(place, settings.cluster.clone());
-        let exports =
-            Exports::start(mounter, place, holder, settings.tree_workers, settings.mount_options.clone()).await?;
+        let exports = Exports::start(mounter, holder, settings.tree_workers, settings.mount_options.clone());
         let known = KnownExports::open(place, &settings.shares);
         let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention);
         for share in known.all() {
             reaper.watch(&share, &Options::default());
         }
         let (jobs, listings) = (Arc::default(), Listings::default());
-        Ok(Arc::new(Self { settings, exports, jobs, reaper, known, listings }))
+        Arc::new(Self { settings, exports, jobs, reaper, known, listings })
     }
 
     /// Tells the metrics what the controller holds.

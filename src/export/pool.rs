@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::tree_turns::Turns;
 use super::{Export, ExportError, Mounted, Shared};
 use crate::jobs::{Job, Jobs};
 use crate::mount::daemon::mounter::{self as worker, Mounter};
-use crate::mount::daemon::private_dir::{PrivateDir, tidy_up, unmount_below};
+use crate::mount::daemon::tidy::unmount_below;
 use crate::mount::options::Options;
 use crate::mount::protocol::MountRequest;
 use crate::mount::protocol::error::MountError;
@@ -29,7 +29,6 @@ const IDLE_CHECK: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Exports {
     pub(super) mounter: Arc<Mounter>,
-    folder: PrivateDir,
     holder: Arc<Holder>,
     turns: Arc<Turns>,
     tree_workers: usize,
@@ -50,22 +49,12 @@ pub(super) struct Key {
 }
 
 impl Exports {
-    /// An empty pool that mounts below `place`, after tidying up there, with the options `defaults` where a call's own
-    /// say nothing else, and as `holder` works on the trees of one share with at most `tree_workers` threads.
-    ///
-    /// # Errors
-    /// Where this host's file system refuses the folder.
-    pub async fn start(
-        mounter: Arc<Mounter>,
-        place: &Path,
-        holder: Holder,
-        tree_workers: usize,
-        defaults: Options,
-    ) -> io::Result<Arc<Self>> {
-        tidy_up(place, &mounter).await;
+    /// An empty pool that mounts with the options `defaults` where a call's own say nothing else, and as `holder` works
+    /// on the trees of one share with at most `tree_workers` threads.
+    #[must_use]
+    pub fn start(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize, defaults: Options) -> Arc<Self> {
         let exports = Arc::new(Self {
             mounter,
-            folder: PrivateDir::create(place)?,
             holder: Arc::new(holder),
             turns: Turns::new(),
             tree_workers,
@@ -77,7 +66,7 @@ impl Exports {
         });
         tokio::spawn(give_back_unused(Arc::downgrade(&exports)));
         exports.give_up_in_time();
-        Ok(exports)
+        exports
     }
 
     /// The export, mounted. Without options any mount of it serves; else one with just these.
@@ -121,7 +110,7 @@ impl Exports {
     /// Unmounts all, those that were forgotten too.
     pub async fn close(&self) {
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        unmount_below(self.folder.path(), &self.mounter).await;
+        unmount_below(self.mounter.private().path(), &self.mounter).await;
     }
 
     pub(super) fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
@@ -181,7 +170,7 @@ impl Exports {
             reason: error.to_string(),
         };
         let name = self.mounts.fetch_add(1, Ordering::Relaxed).to_string();
-        let point = self.folder.mount_point(&name).map_err(refused)?;
+        let point = self.mounter.private().mount_point(&name).map_err(refused)?;
         let request = MountRequest {
             server: share.server().to_string(),
             share: share.path().to_string(),

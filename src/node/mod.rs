@@ -56,24 +56,18 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node plugin; what was published before is known again from the records in `state`. What it mounts for itself
-    /// is below `place`.
+    /// The node plugin; what was published before is known again from the records in `state`.
     ///
     /// # Errors
-    /// Where this host's file system refuses one of the folders.
-    pub async fn start(
-        settings: NodeSettings,
-        mounter: Arc<Mounter>,
-        state: &Path,
-        place: &Path,
-    ) -> io::Result<Arc<Self>> {
+    /// Where this host's file system refuses the folder of the records.
+    pub fn start(settings: NodeSettings, mounter: Arc<Mounter>, state: &Path) -> io::Result<Arc<Self>> {
         let published = PublishedVolumes::open(state)?;
         let used = published.scratches();
         let scratches = if settings.inline.is_empty() && used.is_empty() && !scratch::any_left(state) {
             None
         } else {
             let is_used = |scratch: &Scratch| used.contains(scratch);
-            Some(Scratches::start(Arc::clone(&mounter), state, place, is_used).await?)
+            Some(Scratches::start(Arc::clone(&mounter), state, is_used)?)
         };
         Ok(Arc::new(Self { settings, mounter, published, scratches, usages: Mutex::default(), jobs: Arc::default() }))
     }

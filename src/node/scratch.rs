@@ -20,7 +20,6 @@ use tokio::sync::Semaphore;
 
 use crate::jobs::{Job, Jobs};
 use crate::mount::daemon::mounter::{Mounted, Mounter};
-use crate::mount::daemon::private_dir::{PrivateDir, tidy_up};
 use crate::mount::options::Options;
 use crate::mount::protocol::MountRequest;
 use crate::mount::protocol::ScratchRequest;
@@ -104,7 +103,6 @@ pub(super) fn any_left(state: &Path) -> bool {
 #[derive(Debug)]
 pub(super) struct Scratches {
     mounter: Arc<Mounter>,
-    mounts: PrivateDir,
     folder: PathBuf,
     /// Those that are to be removed, by the name of the outer directory.
     left: Mutex<HashMap<String, Scratch>>,
@@ -114,12 +112,10 @@ pub(super) struct Scratches {
 }
 
 impl Scratches {
-    /// Knows what is to be removed from the records in `state`, but for what `is_used`, and goes on with it. Shares are
-    /// mounted below `place`.
-    pub(super) async fn start(
+    /// Knows what is to be removed from the records in `state`, but for what `is_used`, and goes on with it.
+    pub(super) fn start(
         mounter: Arc<Mounter>,
         state: &Path,
-        place: &Path,
         is_used: impl Fn(&Scratch) -> bool,
     ) -> io::Result<Arc<Self>> {
         let folder = state.join(FOLDER);
@@ -135,10 +131,8 @@ impl Scratches {
                 Err(error) => tracing::warn!(path = %path.display(), %error, "cannot read what is to be removed"),
             }
         }
-        tidy_up(place, &mounter).await;
-        let mounts = PrivateDir::create(place)?;
         let (left, turns, jobs) = (Mutex::new(left), Mutex::default(), Arc::default());
-        let scratches = Arc::new(Self { mounter, mounts, folder, left, turns, jobs });
+        let scratches = Arc::new(Self { mounter, folder, left, turns, jobs });
         tokio::spawn(go_on(Arc::downgrade(&scratches)));
         Ok(scratches)
     }
@@ -199,7 +193,7 @@ impl Scratches {
             let target = format!("(for the share {})", scratch.share);
             ScratchError::NotReached(MountError::Target { target, reason: error.to_string() })
         };
-        let place = self.mounts.mount_point(&scratch.outer).map_err(refused)?;
+        let place = self.mounter.private().mount_point(&scratch.outer).map_err(refused)?;
         let request = MountRequest {
             server: scratch.server().into(),
             share: scratch.share.path().to_string(),

@@ -8,4 +8,5 @@ mod ping;
 pub mod private_dir;
 mod reach;
 mod servers;
+pub mod tidy;
 mod worker_pool;

@@ -13,6 +13,7 @@ use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
 
 use super::ping::Pinger;
+use super::private_dir::PrivateDir;
 use super::servers::{Manner, Server, Servers};
 use super::worker_pool::{WorkerPool, worker_failed};
 use crate::metrics::{self, Metrics};
@@ -83,6 +84,7 @@ pub enum Mounted {
 pub struct Mounter {
     limits: Limits,
     pool: Arc<WorkerPool>,
+    private: PrivateDir,
     pinger: Pinger,
     servers: Servers,
     /// Held by whoever mounts from a server of which nothing is mounted.
@@ -98,13 +100,15 @@ struct Detached {
 }
 
 impl Mounter {
-    /// Starts the first worker at once, so that the first mount finds one.
+    /// Starts the first worker at once, so that the first mount finds one. What is mounted for this process itself is
+    /// mounted in `private`.
     ///
     /// # Errors
     /// Where this binary cannot be started again as a worker.
-    pub fn start(limits: Limits) -> io::Result<Arc<Self>> {
+    pub fn start(limits: Limits, private: PrivateDir) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             limits,
+            private,
             pool: WorkerPool::start()?,
             pinger: Pinger::default(),
             servers: Servers::new(limits.per_server),
@@ -117,6 +121,12 @@ impl Mounter {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// The folder in which mounts of this process's own are made.
+    #[must_use]
+    pub fn private(&self) -> &PrivateDir {
+        &self.private
     }
 
     pub(super) fn pool(&self) -> &WorkerPool {
