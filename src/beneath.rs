@@ -21,18 +21,27 @@ use nix::sys::stat::{Mode, fstatat};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(32);
 
+const RESTRICTIONS: ResolveFlag =
+    ResolveFlag::RESOLVE_BENEATH.union(ResolveFlag::RESOLVE_NO_SYMLINKS).union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+
 /// Opens `path`, relative to `dir`, with the given flags; `mode` counts with `O_CREAT` only.
 ///
 /// # Errors
 /// ELOOP where the path meets a symbolic link, EXDEV where it climbs out or meets another file system, and what
 /// openat2(2) gives otherwise.
 pub fn open(dir: impl AsFd, path: impl AsRef<Path>, flags: OFlag, mode: Mode) -> Result<OwnedFd> {
-    let restrictions = ResolveFlag::RESOLVE_BENEATH
-        | ResolveFlag::RESOLVE_NO_SYMLINKS
-        | ResolveFlag::RESOLVE_NO_XDEV
-        | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(restrictions);
-    openat2(dir, path.as_ref(), how)
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode);
+    openat2(dir, path.as_ref(), how.resolve(RESTRICTIONS | ResolveFlag::RESOLVE_NO_XDEV))
+}
+
+/// The same as [`open_dir`] where other file systems on the way are the server's own: those that it exports below a
+/// share, which the kernel mounts on the way.
+///
+/// # Errors
+/// As [`open_dir`], but for other file systems.
+pub fn open_dir_across(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC);
+    openat2(dir, path.as_ref(), how.resolve(RESTRICTIONS))
 }
 
 /// Opens a directory as a place to work from (`O_PATH`: costs the server nothing once its name is known).

@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nfs_csi::proto::node_client::NodeClient;
@@ -352,12 +353,39 @@ async fn what_the_kernel_keeps_of_an_unmounted_volume_is_counted() {
     let mut node = driver.node().await;
     let volume = by_hand("other", &OTHER.parameters());
     let target = folder.path().join("target");
-    node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
-    let open = std::fs::File::create(target.join("open")).unwrap();
-    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
-    assert!(!target.exists());
     let kept = || get(address, "/metrics").unwrap().1.contains("nfs_csi_detached_file_systems{server=\"10.0.12.1\"} 1");
-    assert!(kept(), "{}", get(address, "/metrics").unwrap().1);
-    drop(open);
-    wait_for("the kernel to let go", Duration::from_secs(10), || (!kept()).then_some(()));
+    for is_elsewhere in [false, true] {
+        node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
+        let file = target.join("open");
+        std::fs::write(&file, "").unwrap();
+        let open = if is_elsewhere { Err(Elsewhere::start(&file)) } else { Ok(std::fs::File::open(&file).unwrap()) };
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        assert!(!target.exists());
+        assert!(kept(), "{}", get(address, "/metrics").unwrap().1);
+        drop(open);
+        wait_for("the kernel to let go", Duration::from_secs(10), || (!kept()).then_some(()));
+    }
+}
+
+/// A process that has a file open in a copy of the mounts, as a container has that mounts and unmounts are not handed on
+/// to. (The copy alone goes with the target's directory, by rmdir(2).)
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn start(file: &Path) -> Self {
+        let open = format!("exec sleep infinity < {}", file.display());
+        let process = Command::new("unshare").args(["--mount", "sh", "-c", &open]).spawn().unwrap();
+        // Its program changes when it has the file open.
+        let program = format!("/proc/{}/comm", process.id());
+        let is_open = || std::fs::read_to_string(&program).is_ok_and(|name| name == "sleep\n");
+        wait_for("the open file", Duration::from_secs(10), || is_open().then_some(()));
+        Self(process)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }

@@ -2,19 +2,22 @@
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_usage::Unit;
 use nfs_csi::proto::{NodeGetInfoRequest, Volume};
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tonic::Code;
 
 use crate::kit::driver::Driver;
 use crate::kit::requests::{by_hand, create, delete, publish, stats, unpublish};
 use crate::kit::server::on_server;
-use crate::kit::{folder, mounts_at};
+use crate::kit::{folder, mounts_at, nfs_mounts_below};
 
 const RWX: Mode = Mode::MultiNodeMultiWriter;
 
@@ -288,6 +291,7 @@ async fn a_tenant_s_link_in_a_volume_s_path_is_never_followed() {
     let driver = Driver::start(folder.path(), &[]);
     let mut node = driver.node().await;
     std::fs::create_dir_all(on_server("tenant/real")).unwrap();
+    std::fs::create_dir_all(on_server("tenant/other")).unwrap();
     std::fs::create_dir_all(on_server("neighbour/secret")).unwrap();
     symlink("../neighbour", on_server("tenant/link")).unwrap();
     let target = folder.path().join("target");
@@ -300,13 +304,75 @@ async fn a_tenant_s_link_in_a_volume_s_path_is_never_followed() {
             assert!(mounts_at(&target).is_empty() && !target.exists());
         }
     }
-    let volume = by_hand("real", &[("subDir", "tenant/real")]);
-    for options in [&["nfsvers=4.2"][..], &["nfsvers=3", "nolock"]] {
-        node.publish_volume_with(&volume, &target, RWX, options).await;
-        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    // A file system of the server's below the share is no link, nor is one that is not shared with other mounts.
+    mount(Some("tmpfs"), &on_server("tenant/other"), Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    std::fs::create_dir_all(on_server("tenant/other/real")).unwrap();
+    for subdir in ["tenant/real", "tenant/other/real"] {
+        let volume = by_hand("real", &[("subDir", subdir)]);
+        for options in [&["nfsvers=4.2"][..], &["nfsvers=3", "nolock"], &["nfsvers=3", "nolock", "nosharecache"]] {
+            node.publish_volume_with(&volume, &target, RWX, options).await;
+            node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        }
     }
+    drop(driver);
+    // The server's caches have it for a while.
+    umount2(&on_server("tenant/other"), MntFlags::MNT_DETACH).unwrap();
+    assert_eq!(nfs_mounts_below(Path::new("/")), Vec::<PathBuf>::new());
     std::fs::remove_dir_all(on_server("tenant")).unwrap();
     std::fs::remove_dir_all(on_server("neighbour")).unwrap();
+}
+
+#[tokio::test]
+async fn a_mount_comes_to_its_target_only_when_it_is_complete() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = volume(&driver, "pvc-complete").await;
+    std::fs::create_dir_all(on_server("tenant")).unwrap();
+    symlink("../pvc-complete", on_server("tenant/link")).unwrap();
+    let linked = by_hand("link", &[("subDir", "tenant/link")]);
+    let target = folder.path().join("target");
+    let watch = Watch::start(&target);
+    for _ in 0..40 {
+        let mut request = publish(&volume, &target, RWX, &[]);
+        request.readonly = true;
+        node.node_publish_volume(request).await.unwrap();
+        node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+        // Whether it is what was asked for takes a further mount to find out.
+        let request = publish(&linked, &target, RWX, &["nfsvers=3", "nolock"]);
+        node.node_publish_volume(request).await.unwrap_err();
+    }
+    assert_eq!(watch.end(), Vec::<String>::new(), "writable, or led there by a link");
+    std::fs::remove_dir_all(on_server("tenant")).unwrap();
+    remove(&driver, &volume).await;
+}
+
+/// Looks at a target all the time, beside the test.
+struct Watch {
+    told_to_end: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Watch {
+    /// Notes what is mounted there that may be written to.
+    fn start(target: &Path) -> Self {
+        let (target, told_to_end) = (target.to_owned(), Arc::new(AtomicBool::new(false)));
+        let told = Arc::clone(&told_to_end);
+        let is_writable = |line: &String| line.split(' ').nth(5).is_some_and(|flags| flags.starts_with("rw"));
+        let thread = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while !told.load(Ordering::Relaxed) {
+                seen.extend(mounts_at(&target).into_iter().filter(is_writable));
+            }
+            seen
+        });
+        Self { told_to_end, thread }
+    }
+
+    fn end(self) -> Vec<String> {
+        self.told_to_end.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
 }
 
 #[tokio::test]

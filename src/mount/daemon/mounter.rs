@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Mutex as Turn;
@@ -17,9 +18,10 @@ use super::private_dir::PrivateDir;
 use super::servers::{Manner, Server, Servers};
 use super::worker_pool::{WorkerPool, worker_failed};
 use crate::metrics::{self, Metrics};
+use crate::mount::nfs_volumes::NfsVolumes;
 use crate::mount::options::{Transport, Version};
 use crate::mount::protocol::error::MountError;
-use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage};
+use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage, Workplace};
 use crate::mount::table::{Mount, Table, TableError, split_source};
 
 /// The place of calls that no server has to answer.
@@ -32,8 +34,6 @@ const MOST_STACKED: usize = 100;
 const GONE_CHECK: Duration = Duration::from_millis(100);
 /// How long the call that took a mount out of the table may go on talking to its server.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The file systems of NFS servers that the kernel holds, mounted or not.
-const VOLUMES: &str = "/proc/fs/nfsfs/volumes";
 
 /// The bounds of what is asked of workers and servers.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,9 @@ pub struct Mounter {
     limits: Limits,
     pool: Arc<WorkerPool>,
     private: PrivateDir,
+    /// Folders in it that no mount is being made in, and how many were made.
+    workplaces: Mutex<Vec<Workplace>>,
+    made_workplaces: AtomicU64,
     pinger: Pinger,
     servers: Servers,
     /// Held by whoever mounts from a server of which nothing is mounted.
@@ -109,6 +112,8 @@ impl Mounter {
         Ok(Arc::new(Self {
             limits,
             private,
+            workplaces: Mutex::default(),
+            made_workplaces: AtomicU64::new(0),
             pool: WorkerPool::start()?,
             pinger: Pinger::default(),
             servers: Servers::new(limits.per_server),
@@ -186,12 +191,17 @@ impl Mounter {
         // Whoever had the turn before may have found out that it hangs.
         server.check_mount(&manner)?;
         let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
-        let asked = Request::Mount { request: request.clone(), server: reached };
-        let failed = match self.pool.ask(Some(&server.calls), &what, &asked, limit).await {
-            Ok(Reply::Mounted { target, version, refused, source }) => {
-                server.worked(&manner, &refused);
-                return Ok(Mounted::Now { target, version: version.to_string(), source });
-            }
+        let workplace = self.take_workplace().map_err(|error| worker_failed(&what, &error))?;
+        let asked = Request::Mount { request: request.clone(), server: reached, workplace: workplace.clone() };
+        let reply = self.pool.ask(Some(&server.calls), &what, &asked, limit).await;
+        if let Ok(Reply::Mounted { target, version, refused, source }) = reply {
+            self.workplaces().push(workplace);
+            server.worked(&manner, &refused);
+            return Ok(Mounted::Now { target, version: version.to_string(), source });
+        }
+        // A worker that died left it as it was then.
+        self.clear(&server.name, workplace).await;
+        let failed = match reply {
             Ok(Reply::Occupied(occupant)) => return Ok(Mounted::Before(occupant)),
             Ok(Reply::Failed(error)) | Err(error) => error,
             Ok(reply) => unexpected(&what, &reply),
@@ -200,11 +210,41 @@ impl Mounter {
         if matches!(failed, MountError::TimedOut { .. }) {
             server.hung(&manner, &failed);
             if is_mounted(&request.target) {
-                // The killed call did its work, or half of it: nothing half-made stays behind.
+                // The killed call came to its end: who is told of an error finds nothing there.
                 self.unmount(&server.name, &request.target, true).await?;
             }
         }
         Err(failed)
+    }
+
+    /// Folders of this process's own, on which nothing is mounted.
+    fn take_workplace(&self) -> io::Result<Workplace> {
+        if let Some(workplace) = self.workplaces().pop() {
+            return Ok(workplace);
+        }
+        let number = self.made_workplaces.fetch_add(1, Ordering::Relaxed);
+        let make = |what: &str| {
+            let point = self.private.mount_point(&format!("{what}-{number}"))?;
+            Ok::<_, io::Error>(point.to_string_lossy().into_owned())
+        };
+        Ok(Workplace { volume: make("volume")?, share: make("share")? })
+    }
+
+    /// Unmounts what a mount that failed left in its workplace. One that cannot be cleared is not used again: the next
+    /// process finds it.
+    async fn clear(self: &Arc<Self>, server: &str, workplace: Workplace) {
+        for place in [&workplace.volume, &workplace.share] {
+            if is_mounted(place)
+                && let Err(error) = self.unmount(server, place, false).await
+            {
+                return tracing::warn!(place, %error, "cannot unmount what a mount that failed left");
+            }
+        }
+        self.workplaces().push(workplace);
+    }
+
+    fn workplaces(&self) -> MutexGuard<'_, Vec<Workplace>> {
+        self.workplaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes sure that the way to a target path leads over no NFS mount that is dead: a walk there would not end.
@@ -274,10 +314,8 @@ impl Mounter {
             tokio::select! {
                 ended = &mut call => {
                     return match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
-                        Ok(Reply::Unmounted { in_use }) => {
-                            if in_use {
-                                keep();
-                            }
+                        Ok(Reply::Unmounted) => {
+                            keep();
                             Ok(true)
                         }
                         Ok(Reply::NotMounted) => Ok(false),
@@ -394,15 +432,9 @@ impl Mounter {
         if detached.is_empty() {
             return Vec::new();
         }
-        let volumes = std::fs::read_to_string(VOLUMES).unwrap_or_default();
+        let volumes = NfsVolumes::read().unwrap_or_default();
         let table = Table::read().unwrap_or_default();
-        detached.retain(|mount| {
-            let (major, minor) = mount.device;
-            let device = format!("{major}:{minor}");
-            // NV, SERVER, PORT, DEV, …
-            let is_held = volumes.lines().any(|line| line.split_whitespace().nth(3) == Some(device.as_str()));
-            is_held && !table.iter().any(|other| other.device == mount.device)
-        });
+        detached.retain(|mount| volumes.has(mount.device) && !table.iter().any(|other| other.device == mount.device));
         count(detached.iter().map(|mount| mount.server.clone()))
     }
 

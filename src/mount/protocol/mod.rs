@@ -24,6 +24,8 @@ pub enum Request {
         request: MountRequest,
         /// The server as it was reached just now.
         server: Reached,
+        /// Where it is made.
+        workplace: Workplace,
     },
     /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more
     /// to a path that has a new mount by then.
@@ -105,6 +107,15 @@ impl MountRequest {
     }
 }
 
+/// Two folders of the daemon's own, by their absolute paths, on which nothing is mounted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Workplace {
+    /// The mount is made here, and moved to its target when it is complete.
+    pub volume: String,
+    /// The share is mounted here for a moment, where there is something to look up in it.
+    pub share: String,
+}
+
 /// A scratch directory, and what is to be done with it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ScratchRequest {
@@ -137,10 +148,7 @@ pub enum Reply {
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),
     /// One mount was taken off the target; there may be more.
-    Unmounted {
-        /// Whether somebody still uses what was mounted, so that the kernel keeps it.
-        in_use: bool,
-    },
+    Unmounted,
     /// Nothing is mounted on the target.
     NotMounted,
     /// The mount point is gone.

@@ -1,6 +1,7 @@
 //! One mount from beginning to end, as a worker process makes it: is the target free, which version does the server
 //! take, and did the mount end up where it was asked for.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,62 +9,53 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{Mode, fchmodat, fstat};
+use nix::sys::stat::{Mode, dev_t, fchmodat, fstat};
 
 use super::errno::{errno_of, of_mount};
 use super::{kernel, statd};
 use crate::beneath;
+use crate::mount::nfs_volumes::NfsVolumes;
 use crate::mount::options::{Version, fs_type};
 use crate::mount::protocol::error::MountError;
-use crate::mount::protocol::{MountRequest, Occupant, Reached, Reply};
+use crate::mount::protocol::{MountRequest, Occupant, Reached, Reply, Workplace};
 use crate::mount::table::{self, Table};
 
-/// Mounts what the request names, unless something is mounted on its target.
-pub(super) fn mount(request: &MountRequest, server: &Reached) -> Result<Reply, MountError> {
+/// Mounts what the request names, unless something is mounted on its target: first in the workplace, and from there to
+/// the target in one step, when it is known to be what was asked for. A worker that dies leaves nothing half-made there.
+pub(super) fn mount(request: &MountRequest, server: &Reached, workplace: &Workplace) -> Result<Reply, MountError> {
+    let place = Path::new(&workplace.volume);
     let real = kernel::real_path(Path::new(&request.target)).map_err(|error| target_error(request, &error))?;
-    if let Some(occupant) = occupant(&real)? {
-        return Ok(Reply::Occupied(occupant));
-    }
     let made = make_target(&real).map_err(|error| target_error(request, &error))?;
-    let mounted = mount_a_version(request, server, &real)
-        .and_then(|(version, refused)| Ok((version, refused, finish(request, server, version, &real)?)));
-    match mounted {
-        Ok((version, refused, source)) => Ok(Reply::Mounted { target: text(&real), version, refused, source }),
-        // A worker of a daemon that was killed was not done yet.
-        Err(MountError::System { errno, .. })
-            if errno == Errno::EBUSY as i32
-                && let Some(occupant) = occupant(&real)? =>
-        {
-            Ok(Reply::Occupied(occupant))
+    let mounted = mount_a_version(request, server, place).and_then(|(version, refused)| {
+        let finished = finish(request, server, version, workplace, &real);
+        if !matches!(finished, Ok(Finished::Moved { .. })) {
+            // The error is worth more than a second one; the daemon looks for what is left.
+            let _ = kernel::unmount(place);
         }
-        Err(error) => {
-            if made {
-                // What was made for this mount goes with it; if it can't go, the next publish takes it as it is.
-                let _ = std::fs::remove_dir(&real);
-            }
-            Err(error)
-        }
+        Ok(match finished? {
+            Finished::Moved { source } => Reply::Mounted { target: text(&real), version, refused, source },
+            Finished::Occupied(occupant) => Reply::Occupied(occupant),
+        })
+    });
+    if made && mounted.is_err() {
+        // What was made for this mount goes with it; if it can't go, the next publish takes it as it is.
+        let _ = std::fs::remove_dir(&real);
     }
-}
-
-/// What is mounted on a path, if anything is.
-fn occupant(real: &Path) -> Result<Option<Occupant>, MountError> {
-    let table = Table::read()?;
-    Ok(table.at(real).map(Occupant::of))
+    mounted
 }
 
 /// Mounts with the newest version that the server has. Gives it, and those that it does not have.
 fn mount_a_version(
     request: &MountRequest,
     server: &Reached,
-    real: &Path,
+    place: &Path,
 ) -> Result<(Version, Vec<Version>), MountError> {
     let mut refused = Vec::new();
     for &version in &server.candidates {
         if version == Version::V3 && request.options.locks_need_statd() && !statd::runs() {
             return Err(MountError::NoStatd { share: request.source() });
         }
-        match mount_version(request, server, version, real) {
+        match mount_version(request, server, version, place) {
             Ok(()) => return Ok((version, refused)),
             Err(None) => refused.push(version),
             Err(Some(error)) => return Err(error),
@@ -77,7 +69,7 @@ fn mount_version(
     request: &MountRequest,
     server: &Reached,
     version: Version,
-    real: &Path,
+    place: &Path,
 ) -> Result<(), Option<MountError>> {
     let data = request
         .options
@@ -85,44 +77,67 @@ fn mount_version(
         .map_err(|error| MountError::Options { share: request.source(), reason: error.to_string() })?;
     let fs_type = fs_type(version);
     let flags = request.options.mount_flags();
-    kernel::mount(&request.source(), real, fs_type, flags, &data).map_err(|error| match errno_of(&error) {
+    kernel::mount(&request.source(), place, fs_type, flags, &data).map_err(|error| match errno_of(&error) {
         Errno::EPROTONOSUPPORT => None,
         errno => Some(of_mount(request, fs_type, errno)),
     })
 }
 
-/// Makes sure of what was mounted, and gives it its permissions and its per-mount flags; undoes the mount otherwise.
-/// Gives the source as the mount table has it.
-fn finish(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<String, MountError> {
-    let done = refuse_links(request, server, version, real).and_then(|found| {
-        set_permissions(request, real)?;
-        set_flags(request, real)?;
-        Ok(found)
-    });
-    if done.is_err() {
-        // The error is worth more than a second one; an unpublish finds what is left in the mount table.
-        let _ = kernel::unmount(real);
+/// What became of a mount that was made.
+enum Finished {
+    /// It is on its target.
+    Moved {
+        /// The source as the mount table has it.
+        source: String,
+    },
+    /// Something else is there.
+    Occupied(Occupant),
+}
+
+/// Makes sure of what was mounted in the workplace, gives it its permissions and its per-mount flags, and moves it to
+/// `real`.
+fn finish(
+    request: &MountRequest,
+    server: &Reached,
+    version: Version,
+    workplace: &Workplace,
+    real: &Path,
+) -> Result<Finished, MountError> {
+    let place = Path::new(&workplace.volume);
+    let table = Table::read()?;
+    if let Some(occupant) = table.at(real) {
+        return Ok(Finished::Occupied(Occupant::of(occupant)));
     }
-    done
+    let source = table.at(place).map(|mount| mount.source.clone()).unwrap_or_default();
+    drop(table);
+    refuse_links(request, server, version, workplace, &source)?;
+    set_permissions(request, place)?;
+    set_flags(request, place)?;
+    kernel::move_to(place, real).map_err(|errno| target_error(request, &errno.into()))?;
+    Ok(Finished::Moved { source: source.to_string_lossy().into_owned() })
 }
 
 /// Refuses a mount whose path below the share led through a symbolic link. The kernel's client (version 4) and the
 /// server's mountd (version 3) follow links; a tenant could point one at a neighbour.
-fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real: &Path) -> Result<String, MountError> {
-    let table = Table::read()?;
-    let found = table.at(real).map(|mount| mount.source.clone()).unwrap_or_default();
-    let shown = found.to_string_lossy().into_owned();
-    let Some(subdir) = &request.subdir else { return Ok(shown) };
-    let found_path = table::split_source(&found).map(|(_, path)| path.to_owned()).unwrap_or_default();
+fn refuse_links(
+    request: &MountRequest,
+    server: &Reached,
+    version: Version,
+    workplace: &Workplace,
+    source: &OsStr,
+) -> Result<(), MountError> {
+    let Some(subdir) = &request.subdir else { return Ok(()) };
+    let found_path = table::split_source(source).map(|(_, path)| path.to_owned()).unwrap_or_default();
     // Version 4 shows where the walk really ended. Version 3 shows what was asked for.
     if version > Version::V3 && found_path == request.path() {
-        return Ok(shown);
+        return Ok(());
     }
     // The share itself may lead through links: its administrator made them. So compare with a walk below the share.
-    match same_directory(request, server, version, subdir, real) {
-        Ok(true) => Ok(shown),
+    match same_directory(request, server, version, subdir, workplace) {
+        Ok(true) => Ok(()),
         Ok(false) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {
-            Err(MountError::Symlink { share: request.source(), found: shown })
+            let found = source.to_string_lossy().into_owned();
+            Err(MountError::Symlink { share: request.source(), found })
         }
         Err(errno) => {
             Err(MountError::system(format!("cannot make sure that {} holds no link", request.source()), errno))
@@ -130,33 +145,32 @@ fn refuse_links(request: &MountRequest, server: &Reached, version: Version, real
     }
 }
 
-/// Whether the directory mounted on `real` is the one that a walk without links from the share's root ends in.
+/// Whether the directory that was mounted is the one that a walk without links from the share's root ends in.
 fn same_directory(
     request: &MountRequest,
     server: &Reached,
     version: Version,
     subdir: &str,
-    real: &Path,
+    workplace: &Workplace,
 ) -> Result<bool, Errno> {
-    // Kept at once: tempfile would remove it with all that is mounted in it.
-    let private = tempfile::tempdir().map_err(|error| errno_of(&error))?.keep();
-    let root = open_root(request, server, version, &private);
-    // Nothing is mounted on it any more, or rmdir leaves it.
-    let _ = std::fs::remove_dir(&private);
-    let wanted = fstat(&beneath::open_dir(&root?, subdir)?)?;
-    let got = fstat(&open_path(real)?)?;
-    Ok((wanted.st_dev, wanted.st_ino) == (got.st_dev, got.st_ino))
-}
-
-/// The root of the share, held by its descriptor alone: nothing is left over if this process is killed.
-fn open_root(request: &MountRequest, server: &Reached, version: Version, place: &Path) -> Result<OwnedFd, Errno> {
+    let (volume, place) = (Path::new(&workplace.volume), Path::new(&workplace.share));
     let share = MountRequest { subdir: None, ..request.clone() };
     let data = share.options.data(version, server.address.ip(), server.client).map_err(|_| Errno::EINVAL)?;
     kernel::mount(&share.source(), place, fs_type(version), share.options.mount_flags(), &data)
         .map_err(|error| errno_of(&error))?;
-    let root = open_path(place);
+    // While it is mounted: the kernel mounts further file systems on the way below it, and knows which they are.
+    let is_same = open_path(place).and_then(|root| {
+        let wanted = fstat(&beneath::open_dir_across(&root, subdir)?)?;
+        let got = fstat(&open_path(volume)?)?;
+        Ok(wanted.st_ino == got.st_ino && same_file_system(wanted.st_dev, got.st_dev))
+    });
     kernel::detach(place)?;
-    root
+    is_same
+}
+
+/// Whether two devices are one file system of a server. Mounts that share no cache (`nosharecache`) have a device each.
+fn same_file_system(one: dev_t, other: dev_t) -> bool {
+    one == other || NfsVolumes::read().is_ok_and(|volumes| volumes.are_the_same(one, other))
 }
 
 fn open_path(path: &Path) -> nix::Result<OwnedFd> {
@@ -166,10 +180,10 @@ fn open_path(path: &Path) -> nix::Result<OwnedFd> {
 /// Gives the directory the bits for its owner, its group and others. Those above (setgid above all, by which new files
 /// get the group that a pod's `fsGroup` asks for) stay as they are, unless they are asked for too. Each chmod is a
 /// round trip: only where the bits differ.
-fn set_permissions(request: &MountRequest, real: &Path) -> Result<(), MountError> {
+fn set_permissions(request: &MountRequest, place: &Path) -> Result<(), MountError> {
     let Some(bits) = request.permissions else { return Ok(()) };
     let change = || {
-        let root = open_path(real)?;
+        let root = open_path(place)?;
         let has = fstat(&root)?.st_mode & 0o7777;
         let wanted = has & 0o7000 | bits;
         if has == wanted {
@@ -182,13 +196,12 @@ fn set_permissions(request: &MountRequest, real: &Path) -> Result<(), MountError
     })
 }
 
-fn set_flags(request: &MountRequest, real: &Path) -> Result<(), MountError> {
+fn set_flags(request: &MountRequest, place: &Path) -> Result<(), MountError> {
     let Some(flags) = request.options.remount_flags(request.read_only) else { return Ok(()) };
     let refused = |error: io::Error| {
         MountError::system(format!("cannot make the mount of {} read-only", request.source()), errno_of(&error))
     };
-    kernel::remount(real, flags).map_err(refused)?;
-    kernel::attach_anew(real).map_err(|errno| refused(errno.into()))
+    kernel::remount(place, flags).map_err(refused)
 }
 
 /// Makes the directory to mount on; says whether it was not there before.

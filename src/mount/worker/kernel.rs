@@ -26,23 +26,24 @@ pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
     Mount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
 }
 
-/// Puts the mount on `target` there anew, with the flags that it has. A remount changes one mount; where the mount is
-/// handed on to others (from a container to its host, who hands it to pods) these have copies from before it. A clone
-/// that is attached is handed on with its flags.
-pub(super) fn attach_anew(target: &Path) -> rustix::io::Result<()> {
+/// Moves the mount on `place` to `target`, with the flags that it has: whom the target's mounts are handed on to (from
+/// a container to its host, who hands them to pods) gets them too, which he would not by a remount afterwards.
+pub(super) fn move_to(place: &Path, target: &Path) -> nix::Result<()> {
+    let errno_of = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    let clone = open_tree(CWD, target, flags)?;
-    // Goes from all of them. The clone keeps the superblock, so that no server is asked.
-    detach(target).map_err(|errno| rustix::io::Errno::from_raw_os_error(errno as i32))?;
-    move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+    // What is on a mount that is handed on itself cannot be moved, a clone can. It keeps the superblock, so that no
+    // server is asked when the other goes.
+    let clone = open_tree(CWD, place, flags).map_err(errno_of)?;
+    detach(place)?;
+    move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(errno_of)
 }
 
-/// Unmounts the topmost mount on `target`; lazily when something still uses it, which is returned. Never by force:
-/// MNT_FORCE aborts the calls of every mount that shares the superblock (measured: neighbours get errno 512).
-pub(super) fn unmount(target: &Path) -> nix::Result<bool> {
+/// Unmounts the topmost mount on `target`; lazily when something still uses it. Never by force: MNT_FORCE aborts the
+/// calls of every mount that shares the superblock (measured: neighbours get errno 512).
+pub(super) fn unmount(target: &Path) -> nix::Result<()> {
     match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
-        Err(Errno::EBUSY) => detach(target).map(|()| true),
-        other => other.map(|()| false),
+        Err(Errno::EBUSY) => detach(target),
+        other => other,
     }
 }
 

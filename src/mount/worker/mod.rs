@@ -55,7 +55,7 @@ fn serve() -> io::Result<()> {
 fn answer(request: &Request) -> Result<Reply, MountError> {
     match request {
         Request::Resolve { server } => resolve(server),
-        Request::Mount { request, server } => attempt::mount(request, server),
+        Request::Mount { request, server, workplace } => attempt::mount(request, server, workplace),
         Request::Unmount { target } => unmount(target),
         Request::Abort { target } => abort(target),
         Request::Remove { target } => remove(target),
@@ -74,7 +74,7 @@ fn resolve(server: &str) -> Result<Reply, MountError> {
 
 fn unmount(target: &str) -> Result<Reply, MountError> {
     match kernel::unmount(Path::new(target)) {
-        Ok(in_use) => Ok(Reply::Unmounted { in_use }),
+        Ok(()) => Ok(Reply::Unmounted),
         // The kernel's words for "nothing is mounted there" and "there is no such path".
         Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::NotMounted),
         Err(errno) => Err(MountError::system(format!("cannot unmount {target}"), errno)),
