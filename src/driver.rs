@@ -82,17 +82,15 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
     let mounter = start_mounter(&configuration).await?;
-    let observed = Arc::clone(&mounter);
     let metrics = Metrics::new(&configuration.driver_name);
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
         tokio::spawn(health::serve(health::bind(address)?, Arc::clone(&metrics), ready.clone()));
     }
     let node = if configuration.roles.node { Some(start_node(&configuration, Arc::clone(&mounter))?) } else { None };
-    let controller = configuration
-        .roles
-        .controller
-        .then(|| Controller::start(configuration.settings.clone(), mounter, &configuration.working_mount_dir));
+    let controller = configuration.roles.controller.then(|| {
+        Controller::start(configuration.settings.clone(), Arc::clone(&mounter), &configuration.working_mount_dir)
+    });
     // Last of all: the kubelet calls a driver as soon as it finds it.
     let registration = match &configuration.registration {
         Some(settings) => Some(Registration::open(settings, &configuration.driver_name).await?),
@@ -119,7 +117,7 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     if let Some(controller) = &controller {
         controller.observe(&metrics);
     }
-    observed.observe(&metrics);
+    mounter.observe(&metrics);
     let services = rpc::services(&configuration.driver_name, configuration.topology, controller.clone(), node, metrics);
     ready.set(true);
     let (tell_to_end, told_to_end) = watch::channel(false);
@@ -151,6 +149,8 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     if let Some(controller) = controller {
         controller.stop().await;
     }
+    // Work that goes on in the background holds the mounter for a while.
+    mounter.private().remove();
     match ended {
         Ended::Drained => tracing::info!("ended"),
         Ended::CutShort => tracing::warn!("ended with calls still running: their retries find what they left"),

@@ -53,6 +53,14 @@ pub const WORKERS_KILLED: Reading = Reading {
     label: None,
 };
 
+/// Worker processes that cannot be ended.
+pub const WORKERS_STUCK: Reading = Reading {
+    name: "nfs_csi_worker_processes_stuck",
+    help: "Worker processes that were killed and that the kernel has not let go, since their call waits uninterruptibly",
+    kind: Kind::Gauge,
+    label: None,
+};
+
 /// The breakers.
 pub const REFUSED: Reading = Reading {
     name: "nfs_csi_server_refused",

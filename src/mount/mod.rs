@@ -3,8 +3,7 @@
 //! What may block is done by worker processes. What is mounted is known from the mount table ([`table`]), never from a
 //! look at the path. Each of these knows only those above it:
 //!
-//! - [`options`], [`table`] and [`nfs_volumes`]: mount options as text, the mounts that there are, and the file systems
-//!   that the kernel holds;
+//! - [`options`] and [`table`]: mount options as text, and the mounts that there are;
 //! - [`protocol`]: what the daemon and a worker process say to each other, and why something failed;
 //! - [`worker`]: what a worker process does, one request at a time;
 //! - [`daemon`]: what the daemon does: which server may be asked, by which process, and for how long;
@@ -12,7 +11,6 @@
 
 pub mod daemon;
 pub mod host;
-mod nfs_volumes;
 mod onc;
 pub mod options;
 pub mod protocol;

@@ -75,6 +75,12 @@ impl Mount {
         matches!(self.fs_type.as_str(), "nfs" | "nfs4")
     }
 
+    /// The NFS server, as the source names it; empty where it names none.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        split_source(&self.source).map_or("", |(server, _)| server)
+    }
+
     /// The port of an NFS server, where it is not the usual one.
     #[must_use]
     pub fn port(&self) -> Option<u16> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nfs_csi::proto::Volume;
+use nfs_csi::proto::identity_client::IdentityClient;
 use nfs_csi::proto::node_client::NodeClient;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
+use nfs_csi::proto::{ProbeRequest, Volume};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -23,12 +24,15 @@ const RWX: Mode = Mode::MultiNodeMultiWriter;
 const LIVING: usize = 100;
 /// How often they are made, before, meanwhile and afterwards.
 const ROUNDS: usize = 5;
+/// Volumes of the dead one that a drain unpublishes.
+const DRAINED: usize = 200;
 /// Calls on the dead one.
 const CALLS: usize = 1000;
 
 /// The node plugin, and where it publishes.
 struct Site {
     node: NodeClient<Channel>,
+    identity: IdentityClient<Channel>,
     folder: PathBuf,
     dead: Volume,
     living: Volume,
@@ -39,6 +43,7 @@ pub async fn server(report: &mut Report) {
     let driver = Driver::start_as("node", folder.path(), &["--volume-stats-cache=0"]);
     let site = Site {
         node: driver.node().await,
+        identity: driver.identity().await,
         folder: folder.path().to_owned(),
         dead: by_hand("mortal", &MORTAL.parameters()),
         living: by_hand("other", &OTHER.parameters()),
@@ -101,6 +106,7 @@ pub async fn server(report: &mut Report) {
     let left = left.lines().filter(|line| line.contains(&format!(" {}:/", MORTAL.address))).count();
     report.at_most("mounts of it that are left", "", left as f64, 0.0);
 
+    site.drain(report).await;
     alone.extend(rounds(async || site.living_round().await).await);
     let what = "100 NodePublish on the living server meanwhile";
     report.ratio(what, "with no server dead", "ms", milliseconds(meanwhile), milliseconds(median(alone)), 1.2);
@@ -128,6 +134,37 @@ impl Site {
     async fn unpublish(&self, volume: &Volume, target: &Path) -> Result<(), Code> {
         let unpublished = self.node.clone().node_unpublish_volume(unpublish(volume, target)).await;
         unpublished.map(drop).map_err(|status| status.code())
+    }
+
+    /// A node is drained while the server is dead of which it has many volumes, each with a superblock of its own, as
+    /// exports have. The driver goes on answering.
+    async fn drain(&self, report: &mut Report) {
+        let targets: Vec<PathBuf> = (0..DRAINED).map(|number| self.target(&format!("drained-{number}"))).collect();
+        for target in &targets {
+            let request = publish(&self.dead, target, RWX, &["nosharecache"]);
+            self.node.clone().node_publish_volume(request).await.unwrap();
+        }
+        let dead = MORTAL.die();
+        let begun = Instant::now();
+        let calls = targets.iter().map(|target| {
+            let (mut node, request) = (self.node.clone(), unpublish(&self.dead, target));
+            tokio::spawn(async move { node.node_unpublish_volume(request).await })
+        });
+        let calls: Vec<_> = calls.collect();
+        let mut answers = Vec::new();
+        while calls.iter().any(|call| !call.is_finished()) {
+            let (time, answer) = timed(self.identity.clone().probe(ProbeRequest {})).await;
+            answer.unwrap();
+            answers.push(time);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let drained = begun.elapsed();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        report.at_most("NodeUnpublish of 200 volumes of a dead server at once", "s", drained.as_secs_f64(), 30.0);
+        report.at_most("Probe meanwhile", "ms", milliseconds(median(answers)), 50.0);
+        drop(dead);
     }
 
     /// What a hundred publications on the living server take.

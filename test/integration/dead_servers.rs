@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use nfs_csi::proto::node_client::NodeClient;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::{NodeGetVolumeHealthRequest, NodeGetVolumeStatsResponse, Volume, VolumeHealthErrorType};
+use nix::sys::signal::Signal;
 use tonic::Code;
 use tonic::transport::Channel;
 
+use crate::kit::client::{A, SERVER};
 use crate::kit::driver::Driver;
 use crate::kit::mortal::{MORTAL, OTHER};
 use crate::kit::requests::{by_hand, publish, stats, unpublish};
 use crate::kit::server::on_server;
-use crate::kit::{folder, mounts_at, wait_for};
+use crate::kit::{folder, mounts_at, wait_for, wait_until};
 use crate::observing::{free_address, get};
 use crate::servers::{hanging, server};
 
@@ -315,6 +317,30 @@ async fn a_plugin_that_is_killed_at_any_moment_knows_its_volumes_again() {
 }
 
 #[tokio::test]
+async fn volumes_of_a_dead_server_that_share_nothing_all_go_at_once() {
+    const VOLUMES: usize = 60;
+    let folder = folder();
+    let driver = Driver::start_as("node", folder.path(), &[]);
+    let mut node = driver.node().await;
+    let volume = by_hand("mortal", &MORTAL.parameters());
+    let targets: Vec<PathBuf> = (0..VOLUMES).map(|number| folder.path().join(format!("target-{number}"))).collect();
+    for target in &targets {
+        // Each has a superblock of its own, as volumes have that are exports of their own.
+        node.node_publish_volume(publish(&volume, target, RWX, &["nosharecache"])).await.unwrap();
+    }
+    let dead = MORTAL.die();
+    let calls = targets.iter().map(|target| {
+        let (mut node, request) = (node.clone(), unpublish(&volume, target));
+        tokio::spawn(async move { node.node_unpublish_volume(request).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+    assert!(targets.iter().all(|target| mounts_at(target).is_empty() && !target.exists()));
+    drop(dead);
+}
+
+#[tokio::test]
 async fn two_hundred_volumes_are_known_after_a_restart_and_all_go() {
     const VOLUMES: usize = 200;
     let folder = folder();
@@ -343,6 +369,85 @@ async fn two_hundred_volumes_are_known_after_a_restart_and_all_go() {
         assert!(mounts_at(&target).is_empty() && !target.exists());
     }
     node.node_unpublish_volume(unpublish(&volume, &targets[0])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_the_kernel_does_not_let_go_is_counted_and_holds_up_nothing_else() {
+    let folder = folder();
+    let address = free_address();
+    let flags = ["--mount-timeout=2s", &format!("--metrics-address={address}")];
+    let mut driver = Driver::start_as("node", folder.path(), &flags);
+    let mut node = driver.node().await;
+    let (known, unknown) = (by_hand("known", &[]), by_hand("unknown", &OTHER.parameters()));
+    let [target, other, third] = ["target", "other", "third"].map(|name| folder.path().join(name));
+    node.node_publish_volume(publish(&known, &target, RWX, &[])).await.unwrap();
+    let stuck = || {
+        let (_, text) = get(address, "/metrics").unwrap();
+        text.lines().find_map(|line| line.strip_prefix("nfs_csi_worker_processes_stuck ")?.parse::<u64>().ok()).unwrap()
+    };
+    assert_eq!(stuck(), 0);
+    let mut hung = None;
+    for place in ["hung", "hung-again"] {
+        // The first mounts of servers wait for each other, uninterruptibly, whatever network namespace they are in.
+        hung = Some(HungMount::start(&folder.path().join(place)));
+        let refused = node.node_publish_volume(publish(&unknown, &other, RWX, &[])).await.unwrap_err();
+        assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused}");
+        wait_until("the worker to be counted", Duration::from_secs(30), || (stuck() == 1).then_some(())).await;
+        assert!(driver.log().contains("does not end"), "{}", driver.log());
+        node.node_get_volume_stats(stats(&known, &target)).await.unwrap();
+        node.node_publish_volume(publish(&known, &third, RWX, &[])).await.unwrap();
+        node.node_unpublish_volume(unpublish(&known, &third)).await.unwrap();
+        if place == "hung" {
+            drop(hung.take());
+            wait_until("the worker to be gone", Duration::from_secs(30), || (stuck() == 0).then_some(())).await;
+            publish_at_last(&mut node, &unknown, &other).await;
+            node.node_unpublish_volume(unpublish(&unknown, &other)).await.unwrap();
+        }
+    }
+    driver.signal(Signal::SIGTERM);
+    assert!(driver.wait().await.success());
+    let driver = Driver::start_as("node", folder.path(), &flags);
+    let mut node = driver.node().await;
+    node.node_unpublish_volume(unpublish(&known, &target)).await.unwrap();
+    drop(hung);
+    publish_at_last(&mut node, &unknown, &other).await;
+    node.node_unpublish_volume(unpublish(&unknown, &other)).await.unwrap();
+}
+
+/// Publishes a volume whose server was not asked for a while.
+async fn publish_at_last(node: &mut NodeClient<Channel>, volume: &Volume, target: &Path) {
+    let end = Instant::now() + Duration::from_mins(1);
+    while let Err(refused) = node.node_publish_volume(publish(volume, target, RWX, &[])).await {
+        assert!(Instant::now() < end, "{refused}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// A first mount of a server that hangs, in another network namespace.
+struct HungMount(Child);
+
+impl HungMount {
+    fn start(place: &Path) -> Self {
+        std::fs::create_dir(place).unwrap();
+        let options = format!("vers=4.2,addr={SERVER},port={}", server(hanging));
+        // Without a helper process, which tries again.
+        let mount = ["mount", "-i", "-t", "nfs4", "-o", &options, &format!("{SERVER}:/"), place.to_str().unwrap()];
+        let process = A.enter().args(mount).spawn().unwrap();
+        let stack = format!("/proc/{}/stack", process.id());
+        wait_for("the mount to hang", Duration::from_secs(30), || {
+            std::fs::read_to_string(&stack)
+                .is_ok_and(|stack| stack.contains("nfs4_discover_server_trunking"))
+                .then_some(())
+        });
+        Self(process)
+    }
+}
+
+impl Drop for HungMount {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ const RWX: Mode = Mode::MultiNodeMultiWriter;
 
 /// Takes connections and gives each to `serve` on a thread of its own; its port.
 pub fn server(serve: fn(TcpStream)) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

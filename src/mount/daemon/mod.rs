@@ -2,11 +2,15 @@
 //! block, each with a deadline.
 
 mod breaker;
+mod cgroup;
+mod detached;
 pub mod held;
 pub mod mounter;
 mod ping;
 pub mod private_dir;
 mod reach;
 mod servers;
+mod table_watch;
 pub mod tidy;
+mod unmount;
 mod worker_pool;

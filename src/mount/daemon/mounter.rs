@@ -13,27 +13,21 @@ use std::time::Duration;
 use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
 
+use super::detached::Detached;
 use super::ping::Pinger;
 use super::private_dir::PrivateDir;
 use super::servers::{Manner, Server, Servers};
+use super::table_watch::{TableWatch, is_mounted};
 use super::worker_pool::{WorkerPool, worker_failed};
 use crate::metrics::{self, Metrics};
-use crate::mount::nfs_volumes::NfsVolumes;
-use crate::mount::options::{Transport, Version};
+use crate::mount::options::Version;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage, Workplace};
-use crate::mount::table::{Mount, Table, TableError, split_source};
+use crate::mount::table::{Mount, Table};
 
-/// The place of calls that no server has to answer.
-const NO_SERVER: &str = "";
-/// NFS's own port.
-const NFS_PORT: u16 = 2049;
-/// More mounts than this on one path are somebody's mistake; the next call goes on with them.
-const MOST_STACKED: usize = 100;
-/// How soon, and then how often, the mount table is asked whether a mount that takes its time to go is gone.
-const GONE_CHECK: Duration = Duration::from_millis(100);
-/// How long the call that took a mount out of the table may go on talking to its server.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Why a first mount may have taken too long.
+const FIRST_HANGS: &str = "the server accepts connections but does not answer, or the first mount of another server hangs \
+                           on this host, for which the kernel lets all others wait; its process was ended, try again";
 
 /// The bounds of what is asked of workers and servers.
 #[derive(Clone, Copy, Debug)]
@@ -92,14 +86,8 @@ pub struct Mounter {
     servers: Servers,
     /// Held by whoever mounts from a server of which nothing is mounted.
     first: Turn<()>,
-    detached: Mutex<Vec<Detached>>,
-}
-
-/// A mount that is out of the table while the kernel may keep its file system.
-#[derive(Clone, Debug)]
-struct Detached {
-    device: (u32, u32),
-    server: String,
+    table: TableWatch,
+    detached: Detached,
 }
 
 impl Mounter {
@@ -118,7 +106,8 @@ impl Mounter {
             pinger: Pinger::default(),
             servers: Servers::new(limits.per_server),
             first: Turn::default(),
-            detached: Mutex::default(),
+            table: TableWatch::start()?,
+            detached: Detached::default(),
         }))
     }
 
@@ -142,6 +131,14 @@ impl Mounter {
         &self.servers
     }
 
+    pub(super) fn table(&self) -> &TableWatch {
+        &self.table
+    }
+
+    pub(super) fn detached(&self) -> &Detached {
+        &self.detached
+    }
+
     pub(super) fn pinger(&self) -> &Pinger {
         &self.pinger
     }
@@ -153,7 +150,7 @@ impl Mounter {
             return Ok(Mounted::Before(Occupant::of(mount)));
         }
         self.check_way(&table, &request.target).await?;
-        let is_first = !table.iter().any(|mount| mount.is_nfs() && is_of_server(mount, &request.server));
+        let is_first = !table.iter().any(|mount| mount.is_nfs() && mount.server() == request.server);
         drop(table);
         let server = self.servers.get(&request.server, request.options.port(), request.options.transport());
         let candidates = server.not_lacking(request.options.candidates());
@@ -201,13 +198,16 @@ impl Mounter {
         }
         // A worker that died left it as it was then.
         self.clear(&server.name, workplace).await;
-        let failed = match reply {
+        let mut failed = match reply {
             Ok(Reply::Occupied(occupant)) => return Ok(Mounted::Before(occupant)),
             Ok(Reply::Failed(error)) | Err(error) => error,
             Ok(reply) => unexpected(&what, &reply),
         };
         self.blame(server, &failed, major);
-        if matches!(failed, MountError::TimedOut { .. }) {
+        if let MountError::TimedOut { hint, .. } = &mut failed {
+            if is_first {
+                FIRST_HANGS.clone_into(hint);
+            }
             server.hung(&manner, &failed);
             if is_mounted(&request.target) {
                 // The killed call came to its end: who is told of an error finds nothing there.
@@ -248,7 +248,7 @@ impl Mounter {
     }
 
     /// Makes sure that the way to a target path leads over no NFS mount that is dead: a walk there would not end.
-    async fn check_way(self: &Arc<Self>, table: &Table, target: &str) -> Result<(), MountError> {
+    pub(super) async fn check_way(self: &Arc<Self>, table: &Table, target: &str) -> Result<(), MountError> {
         let over = Path::new(target).parent().and_then(|parent| table.holding(parent)).filter(|mount| mount.is_nfs());
         let Some(mount) = over else { return Ok(()) };
         self.usage(mount).await.map(drop).map_err(|error| MountError::Target {
@@ -277,89 +277,10 @@ impl Mounter {
         })
     }
 
-    /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
-    ///
-    /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a
-    /// path that may carry a new mount when it goes on.
-    pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
-        self.check_way(&Table::read()?, target).await?;
-        for _ in 0..MOST_STACKED {
-            let was_mounted = self.take_off(server, target).await?;
-            // The kernel removes no directory that has a further mount on it.
-            if if remove { self.remove(target).await? } else { !was_mounted } {
-                return Ok(());
-            }
-        }
-        Err(worker_failed(&format!("the unmount of {target}"), &format!("more than {MOST_STACKED} mounts are on it")))
-    }
-
-    /// Takes the topmost mount off the target; false where there is none.
-    ///
-    /// The mount table decides: a mount that is out of it is gone, even where the call that took it out still waits for
-    /// a dead server. That call gets a little time to take leave, and is then killed.
-    async fn take_off(self: &Arc<Self>, server: &str, target: &str) -> Result<bool, MountError> {
-        let before = topmost(target).ok().flatten();
-        let is_gone = || before.is_some() && topmost(target).is_ok_and(|now| now != before);
-        let keep = || self.keep_in_mind(before, server);
-        let what = format!("the unmount of {target}");
-        let mut call = tokio::spawn({
-            let (mounter, target, what) = (Arc::clone(self), target.to_owned(), what.clone());
-            let server = self.servers.get(server, NFS_PORT, Transport::Tcp);
-            async move {
-                let limit = mounter.limits.mount;
-                mounter.pool.ask(Some(&server.unmounts), &what, &Request::Unmount { target }, limit).await
-            }
-        });
-        loop {
-            tokio::select! {
-                ended = &mut call => {
-                    return match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
-                        Ok(Reply::Unmounted) => {
-                            keep();
-                            Ok(true)
-                        }
-                        Ok(Reply::NotMounted) => Ok(false),
-                        Ok(Reply::Failed(error)) => Err(error),
-                        Ok(reply) => Err(unexpected(&what, &reply)),
-                        Err(MountError::TimedOut { .. }) if is_gone() => {
-                            keep();
-                            Ok(true)
-                        }
-                        Err(error) => Err(error),
-                    };
-                }
-                () = tokio::time::sleep(GONE_CHECK) => {
-                    if is_gone() {
-                        keep();
-                        tokio::spawn(async move {
-                            if timeout(FAREWELL, &mut call).await.is_err() {
-                                call.abort();
-                            }
-                        });
-                        return Ok(true);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Removes an empty mount point; false where something is mounted on it. No server is asked.
-    async fn remove(&self, target: &str) -> Result<bool, MountError> {
-        let what = format!("the removal of {target}");
-        let request = Request::Remove { target: target.into() };
-        match self.pool.ask(None, &what, &request, self.limits.mount).await? {
-            Reply::Removed => Ok(true),
-            Reply::StillMounted => Ok(false),
-            Reply::Failed(error) => Err(error),
-            reply => Err(unexpected(&what, &reply)),
-        }
-    }
-
     /// How full the volume mounted on the target is. While its server is known not to answer, that is an error at once.
     pub async fn usage(self: &Arc<Self>, mount: &Mount) -> Result<Usage, MountError> {
         let target = mount.mount_point.to_string_lossy().into_owned();
-        let (name, port) = (server_of(mount), mount.port().unwrap_or(NFS_PORT));
-        let server = self.servers.get(name, port, mount.transport());
+        let server = self.servers.of(mount);
         server.check()?;
         let what = format!("the look at {target}");
         let limit = self.limits.stats;
@@ -398,7 +319,7 @@ impl Mounter {
         request: &Request,
         limit: Duration,
     ) -> Result<Reply, MountError> {
-        self.pool.ask(Some(&self.servers.get(server, NFS_PORT, Transport::Tcp).calls), what, request, limit).await
+        self.pool.ask(Some(&self.servers.named(server).calls), what, request, limit).await
     }
 
     /// Tells the metrics how workers and servers fare.
@@ -409,6 +330,7 @@ impl Mounter {
         };
         observe(metrics::WORKERS, |mounter| vec![(String::new(), mounter.pool.running())]);
         observe(metrics::WORKERS_KILLED, |mounter| vec![(String::new(), mounter.pool.killed())]);
+        observe(metrics::WORKERS_STUCK, |mounter| vec![(String::new(), mounter.pool.stuck())]);
         observe(metrics::REFUSED, |mounter| {
             mounter.servers.refused().into_iter().map(|(server, is_refused)| (server, u64::from(is_refused))).collect()
         });
@@ -420,30 +342,9 @@ impl Mounter {
         });
         observe(metrics::MOUNTS, |_| {
             let table = Table::read().unwrap_or_default();
-            count(table.iter().filter(|mount| mount.is_nfs()).map(|mount| server_of(mount).to_owned()))
+            count(table.iter().filter(|mount| mount.is_nfs()).map(|mount| mount.server().to_owned()))
         });
-        observe(metrics::DETACHED, Self::detached);
-    }
-
-    /// Mounts that were taken out of the table, and whose file systems the kernel holds still, by server: somebody has
-    /// a file open, or writes what a server does not take.
-    fn detached(&self) -> Vec<(String, u64)> {
-        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
-        if detached.is_empty() {
-            return Vec::new();
-        }
-        let volumes = NfsVolumes::read().unwrap_or_default();
-        let table = Table::read().unwrap_or_default();
-        detached.retain(|mount| volumes.has(mount.device) && !table.iter().any(|other| other.device == mount.device));
-        count(detached.iter().map(|mount| mount.server.clone()))
-    }
-
-    fn keep_in_mind(&self, mount: Option<Top>, server: &str) {
-        let Some(Top { device, .. }) = mount else { return };
-        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
-        if !detached.iter().any(|mount| mount.device == device) {
-            detached.push(Detached { device, server: server.to_owned() });
-        }
+        observe(metrics::DETACHED, |mounter| count(mounter.detached.servers().into_iter()));
     }
 }
 
@@ -455,19 +356,6 @@ fn count(servers: impl Iterator<Item = String>) -> Vec<(String, u64)> {
     counts.into_iter().collect()
 }
 
-fn server_of(mount: &Mount) -> &str {
-    split_source(&mount.source).map_or(NO_SERVER, |(server, _)| server)
-}
-
-fn is_of_server(mount: &Mount, server: &str) -> bool {
-    server_of(mount) == server
-}
-
-fn is_mounted(target: &str) -> bool {
-    // A table that cannot be read says nothing; then the mount counts as there.
-    topmost(target).map_or(true, |mount| mount.is_some())
-}
-
 /// Whether a refusal of version 4 is a reason to try version 3: the server has no version 4, or the share is exported
 /// for version 3 only, and so is not in version 4's tree of exports.
 fn is_reason_for_older(error: &MountError) -> bool {
@@ -475,18 +363,6 @@ fn is_reason_for_older(error: &MountError) -> bool {
         error,
         MountError::VersionNotServed { .. } | MountError::NoSuchShare { .. } | MountError::NotPermitted { .. }
     )
-}
-
-/// What is mounted on a target: the mount's number, and its file system's device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Top {
-    id: u64,
-    device: (u32, u32),
-}
-
-/// The topmost mount on the target, if there is one.
-fn topmost(target: &str) -> Result<Option<Top>, TableError> {
-    Ok(Table::read()?.at(Path::new(target)).map(|mount| Top { id: mount.id, device: mount.device }))
 }
 
 pub(super) fn unexpected(what: &str, reply: &Reply) -> MountError {

@@ -50,16 +50,20 @@ impl PrivateDir {
             _ => Ok(path),
         }
     }
-}
 
-impl Drop for PrivateDir {
-    fn drop(&mut self) {
+    /// Removes the folder, if nothing is mounted in it any more. What cannot be removed, the next process finds.
+    pub fn remove(&self) {
         for folder in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             // Only where it is empty and nothing is mounted on it.
             let _ = std::fs::remove_dir(folder.path());
         }
-        // What cannot be removed now, the next process finds.
         let _ = std::fs::remove_file(self.path.join(LOCK));
         let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        self.remove();
     }
 }

@@ -11,7 +11,10 @@ use tokio::sync::{Mutex as Turn, Semaphore, watch};
 use super::breaker::{Breaker, Refusal};
 use crate::mount::options::{Transport, Version};
 use crate::mount::protocol::error::MountError;
+use crate::mount::table::Mount;
 
+/// NFS's own port.
+const NFS_PORT: u16 = 2049;
 /// Servers beyond these are forgotten when they are not in use: a pod's author may name any.
 const MOST: usize = 1024;
 /// How long addresses are taken as they were looked up.
@@ -49,6 +52,16 @@ impl Servers {
         let server =
             || Arc::new(Server::new(name.to_owned(), port, transport, self.per_server, Arc::clone(&self.changes)));
         Arc::clone(known.entry((name.to_owned(), port, transport)).or_insert_with(server))
+    }
+
+    /// The server of a mount.
+    pub(super) fn of(&self, mount: &Mount) -> Arc<Server> {
+        self.get(mount.server(), mount.port().unwrap_or(NFS_PORT), mount.transport())
+    }
+
+    /// The server of this name, for what says no more of it.
+    pub(super) fn named(&self, name: &str) -> Arc<Server> {
+        self.get(name, NFS_PORT, Transport::Tcp)
     }
 
     /// For each server whether calls to it are refused at the moment.

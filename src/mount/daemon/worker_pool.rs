@@ -1,8 +1,10 @@
-//! The worker processes themselves: kept and reused, killed when they miss their deadline.
+//! The worker processes themselves: kept and reused, killed when they miss their deadline. One that the kernel does not
+//! let go has its place until it has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +13,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::error::Elapsed;
+use tokio::time::{timeout, timeout_at};
 
+use super::cgroup;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{Reply, Request, framed};
 use crate::mount::worker;
@@ -22,30 +27,40 @@ use crate::mount::worker;
 const IDLE: Duration = Duration::from_mins(1);
 /// No more processes than these, whatever happens.
 const MOST: usize = 64;
+/// How long no worker has come back before a further one is started.
+const START_AFTER: Duration = Duration::from_millis(20);
+/// How long a call may take before its process is no longer one of the container's (cgroup.rs).
+const SLOW: Duration = Duration::from_secs(5);
+/// How long a process may take to end that was killed.
+const ENDS: Duration = Duration::from_secs(2);
 
 /// The worker processes of this daemon.
 #[derive(Debug)]
 pub(super) struct WorkerPool {
     idle: Mutex<Vec<(Worker, Instant)>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
+    returned: Notify,
     counts: Arc<Counts>,
 }
 
-/// How many processes there are, and how many were killed.
+/// How many processes there are, how many were killed, and how many of these have not ended.
 #[derive(Debug, Default)]
 struct Counts {
     running: AtomicU64,
     killed: AtomicU64,
+    stuck: AtomicU64,
 }
 
+/// A process. It is killed when this is dropped.
 #[derive(Debug)]
 struct Worker {
     socket: BufReader<UnixStream>,
     /// Whether it is in the middle of a request.
     is_busy: bool,
     counts: Arc<Counts>,
-    /// Killed when dropped, and reaped by the runtime.
-    _process: Child,
+    process: Option<Child>,
+    /// Among those of the pool, while it is at work and until it has ended.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl WorkerPool {
@@ -54,7 +69,7 @@ impl WorkerPool {
         let counts = Arc::new(Counts::default());
         let spare = Worker::start(&counts)?;
         let idle = Mutex::new(vec![(spare, Instant::now())]);
-        let pool = Arc::new(Self { idle, places: Semaphore::new(MOST), counts });
+        let pool = Arc::new(Self { idle, places: Arc::new(Semaphore::new(MOST)), returned: Notify::new(), counts });
         tokio::spawn(give_back_idle(Arc::downgrade(&pool)));
         Ok(pool)
     }
@@ -78,13 +93,18 @@ impl WorkerPool {
             })?,
             None => None,
         };
-        let _place = timeout_at(end, self.places.acquire())
-            .await
-            .map_err(|_| queued("calls to servers that do not answer take all worker processes"))?;
-        let mut worker = self.take().map_err(failed)?;
-        match timeout_at(end, worker.ask(request)).await {
+        let place = timeout_at(end, Arc::clone(&self.places).acquire_owned()).await;
+        let place = place.map_err(|_| queued("calls to servers that do not answer take all worker processes"))?;
+        let mut worker = self.take().await.map_err(failed)?;
+        worker.place = place.ok();
+        let begun = Instant::now();
+        match worker.ask_until(request, end).await {
             Ok(Ok(reply)) => {
-                self.give(worker);
+                worker.place = None;
+                // One that may be out of the container is not kept: nothing bounds it there.
+                if begun.elapsed() < SLOW {
+                    self.give(worker);
+                }
                 Ok(reply)
             }
             Ok(Err(error)) => Err(failed(error)),
@@ -105,16 +125,28 @@ impl WorkerPool {
         self.counts.killed.load(Ordering::Relaxed)
     }
 
-    fn take(&self) -> io::Result<Worker> {
-        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        match kept {
-            Some((worker, _)) => Ok(worker),
-            None => Worker::start(&self.counts),
+    /// How many were killed that the kernel has not let go.
+    pub(super) fn stuck(&self) -> u64 {
+        self.counts.stuck.load(Ordering::Relaxed)
+    }
+
+    /// One that waits for work, or a new one. Most calls take no longer than a process takes to start: so one that is
+    /// at work is waited for, as long as others come back.
+    async fn take(&self) -> io::Result<Worker> {
+        loop {
+            let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some((worker, _)) = kept {
+                return Ok(worker);
+            }
+            if self.running() == 0 || timeout(START_AFTER, self.returned.notified()).await.is_err() {
+                return Worker::start(&self.counts);
+            }
         }
     }
 
     fn give(&self, worker: Worker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((worker, Instant::now()));
+        self.returned.notify_one();
     }
 
     /// Ends the workers that had nothing to do for long, but one.
@@ -151,7 +183,20 @@ impl Worker {
             .spawn()?;
         counts.running.fetch_add(1, Ordering::Relaxed);
         let socket = BufReader::new(UnixStream::from_std(ours)?);
-        Ok(Self { socket, is_busy: false, counts: Arc::clone(counts), _process: process })
+        Ok(Self { socket, is_busy: false, counts: Arc::clone(counts), process: Some(process), place: None })
+    }
+
+    async fn ask_until(&mut self, request: &Request, end: tokio::time::Instant) -> Result<io::Result<Reply>, Elapsed> {
+        let process = self.process.as_ref().and_then(Child::id);
+        let mut call = pin!(self.ask(request));
+        let slow = end.min(tokio::time::Instant::now() + SLOW);
+        match timeout_at(slow, &mut call).await {
+            Err(_) if slow < end => {
+                leave_cgroup(process);
+                timeout_at(end, call).await
+            }
+            answer => answer,
+        }
     }
 
     async fn ask(&mut self, request: &Request) -> io::Result<Reply> {
@@ -167,11 +212,44 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.counts.running.fetch_sub(1, Ordering::Relaxed);
         if self.is_busy {
             self.counts.killed.fetch_add(1, Ordering::Relaxed);
         }
+        // Without a runtime this process ends, and its workers with it.
+        if let (Ok(runtime), Some(process)) = (Handle::try_current(), self.process.take()) {
+            runtime.spawn(end(process, Arc::clone(&self.counts), self.place.take()));
+        }
     }
+}
+
+/// Kills a process, and keeps its place until it has ended.
+async fn end(mut process: Child, counts: Arc<Counts>, _place: Option<OwnedSemaphorePermit>) {
+    let id = process.id();
+    // One that has ended already is reaped below.
+    let _ = process.start_kill();
+    if timeout(ENDS, process.wait()).await.is_err() {
+        counts.stuck.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            process = id,
+            "a worker process was killed and does not end: its call waits in the kernel (cat /proc/PID/stack)"
+        );
+        leave_cgroup(id);
+        let _ = process.wait().await;
+        counts.stuck.fetch_sub(1, Ordering::Relaxed);
+        tracing::info!(process = id, "the worker process has ended");
+    }
+    counts.running.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Makes the end of this daemon's container independent of a process.
+fn leave_cgroup(process: Option<u32>) {
+    let Some(process) = process else { return };
+    // A thread of its own, for it changes its namespace.
+    std::thread::spawn(move || {
+        if let Err(error) = cgroup::leave(process) {
+            tracing::debug!(process, %error, "cannot move a worker process out of this container's control group");
+        }
+    });
 }
 
 pub(super) fn worker_failed(what: &str, reason: &dyn ToString) -> MountError {
@@ -184,7 +262,12 @@ mod tests {
 
     /// With no process, and places for none.
     fn full() -> WorkerPool {
-        WorkerPool { idle: Mutex::default(), places: Semaphore::new(0), counts: Arc::default() }
+        WorkerPool {
+            idle: Mutex::default(),
+            places: Arc::new(Semaphore::new(0)),
+            returned: Notify::new(),
+            counts: Arc::default(),
+        }
     }
 
     #[tokio::test]

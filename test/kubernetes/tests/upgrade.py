@@ -1,7 +1,10 @@
-"""The driver's pods are replaced while other pods write: by `helm upgrade`, and by their end."""
+"""The driver's pods are replaced: by `helm upgrade`, and by their end, while other pods write and servers are dead."""
+import urllib.request
+
 from tests import api
-from tests.objects import (CHART, bound, claim, cleared, driver_ready, export, helm, phase, pod, pods_ready,
-                           succeeds)
+from tests.faults import MORTAL, UNKNOWN, Mapped, dead, hung_mount
+from tests.objects import (CHART, SERVER, bound, claim, cleared, driver_ready, export, helm, mounts_of, phase,
+                           pod, pods_ready, remove, static_volume, succeeds)
 from tests.runner import test
 
 WRITER = "i=0; while i=$((i + 1)); echo $i >> /data/lines && sync /data/lines; do sleep 0.5; done; exit 1"
@@ -54,3 +57,43 @@ def no_write_fails_while_the_driver_s_pods_are_killed():
         # The new plugin unmounts what the old one mounted, and mounts on.
         succeeds("after-kill", "test -s /data/lines", {"data": "upgrade"})
     writes_meanwhile(kill)
+
+
+def metric(name):
+    with urllib.request.urlopen(f"http://{SERVER}:29653/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{name} ")][0]
+
+
+@test
+def a_plugin_is_replaced_whatever_the_kernel_keeps_of_its_processes_and_volumes():
+    for name, server in (("mapped", MORTAL), ("unknown", UNKNOWN)):
+        static_volume(name, name, {"server": server, "share": "/"})
+        claim(name, "", volume=name)
+    # The controller holds its export: mounts of a server that is in use wait for nothing.
+    claim("as-ever", "nfs")
+    bound("as-ever")
+    pod("mapped", "sleep 1000", {"data": "mapped"})
+    phase("mapped", "Running")
+    mount = mounts_of("mapped")[0].split()[4]
+    page = Mapped(f"{mount}/file")
+    with hung_mount():
+        with dead():
+            # The server is away, and what was written for it is not written back: nobody has the file open.
+            page.change()
+            page.forget()
+            remove("Pod", "mapped")
+            assert mounts_of("mapped") == []
+            pod("unknown", "sleep 1000", {"data": "unknown"})
+            api.wait("a worker that the kernel does not let go", 120, lambda: metric("nfs_csi_worker_processes_stuck"))
+            [plugin] = pods_ready("csi-nfs-node")
+            api.delete("Pod", plugin["metadata"]["name"], "kube-system")
+            api.gone("Pod", plugin["metadata"]["name"], "kube-system")
+            driver_ready()
+        succeeds("as-ever", "echo here > /data/file", {"data": "as-ever"})
+    phase("unknown", "Running")
+    with open("/run/servers/mortal/file", "rb") as file:
+        api.wait("what was written", 60, lambda: file.seek(0) == 0 and file.read(1) == b"\2")
+    with cleared("Pod unknown", "PersistentVolumeClaim as-ever", "PersistentVolumeClaim unknown",
+                 "PersistentVolumeClaim mapped", "PersistentVolume unknown", "PersistentVolume mapped"):
+        pass
