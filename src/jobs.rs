@@ -202,6 +202,12 @@ impl Jobs {
         Ok((done, progress, caller))
     }
 
+    /// Whether an operation with this key runs.
+    #[must_use]
+    pub fn is_running(&self, key: &str) -> bool {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+    }
+
     /// How many operations run.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -217,9 +217,12 @@ impl Node {
         if others.is_empty() {
             return Ok(());
         }
-        // A record without its mount says nothing.
+        // A record without its mount says nothing, unless that is being made: the record comes first.
         let table = Table::read().map_err(|error| self.unknown(&error))?;
-        match others.iter().find(|other| table.at(Path::new(&other.mount_point)).is_some()) {
+        let is_there = |other: &&Published| {
+            table.at(Path::new(&other.mount_point)).is_some() || self.jobs.is_running(&job_key(&other.target))
+        };
+        match others.iter().find(is_there) {
             Some(other) => Err(PublishError::InUse { volume: publish.volume.clone(), elsewhere: other.target.clone() }),
             None => Ok(()),
         }

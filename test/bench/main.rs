@@ -138,15 +138,18 @@ async fn publishing(report: &mut Report) {
         let (target, bare) = (folder.path().join("target"), folder.path().join("bare"));
         let path = format!("{}/pvc-bench", share.trim_end_matches('/'));
         let mut times = [const { Vec::new() }; 5];
+        let (mut calls, mut processes) = (0, 0);
         // The first round is not counted: all are warm then.
         for round in 0..=SAMPLES {
             settle().await;
             let [bare_mount, bare_unmount] = floor::mount(server, &path, &bare, version);
             settle().await;
+            let before = (calls_of_nfsd(), processes_started());
             let begun = Instant::now();
             node.node_publish_volume(publish(&volume, &target, RWX, options)).await.unwrap();
             let published = begun.elapsed();
             settle().await;
+            (calls, processes) = (calls_of_nfsd() - before.0, processes_started() - before.1);
             let begun = Instant::now();
             node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
             let unpublished = begun.elapsed();
@@ -172,9 +175,40 @@ async fn publishing(report: &mut Report) {
             report.ratio(&what, floor, "ms", time, bare, f64::INFINITY);
             report.ratio(&what, with_call, "ms", time, bare + empty, bound);
         }
+        report.at_most(&format!("processes started for a NodePublishVolume, NFS {version}"), "", processes as f64, 0.0);
+        if version == "3" {
+            report.at_most("calls to nfsd for a NodePublishVolume, NFS 3", "", calls as f64, 8.0);
+        }
+        let targets = [(); 10].map(|()| tempfile::Builder::new().tempdir_in(folder.path()).unwrap().keep());
+        for target in &targets {
+            node.node_publish_volume(publish(&volume, target, RWX, options)).await.unwrap();
+        }
+        let calls = targets.map(|target| {
+            let (mut node, request) = (node.clone(), unpublish(&volume, &target));
+            tokio::spawn(async move { node.node_unpublish_volume(request).await.unwrap() })
+        });
+        for call in calls {
+            call.await.unwrap();
+        }
+        // The processes that were started for them are kept for a while.
+        let what = format!("resident memory after ten NodeUnpublishVolume at once, NFS {version}");
+        report.at_most(&what, "MB", megabytes(&driver), 15.0);
         node.node_unpublish_volume(unpublish(&volume, &other)).await.unwrap();
         controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
     }
+}
+
+/// How many calls this guest's own NFS server has had.
+fn calls_of_nfsd() -> u64 {
+    let statistics = std::fs::read_to_string("/proc/net/rpc/nfsd").unwrap();
+    let calls = statistics.lines().find_map(|line| line.strip_prefix("rpc ")).unwrap();
+    calls.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// How many processes, kernel threads too, this guest has started.
+fn processes_started() -> u64 {
+    let statistics = std::fs::read_to_string("/proc/stat").unwrap();
+    statistics.lines().find_map(|line| line.strip_prefix("processes ")).unwrap().parse().unwrap()
 }
 
 /// Lets the kernel finish what the last call left for later: there is one processor.

@@ -250,6 +250,18 @@ async fn a_volume_for_one_pod_at_a_time_has_one_target_also_after_a_restart() {
     }
     node.publish_volume_with(&volume, &first, single, &[]).await;
     node.node_unpublish_volume(unpublish(&volume, &first)).await.unwrap();
+    for round in 0..10 {
+        let requests = [&first, &second].map(|target| publish(&volume, target, single, &[]));
+        let [one, other] = requests.map(|request| {
+            let mut node = node.clone();
+            tokio::spawn(async move { node.node_publish_volume(request).await })
+        });
+        let (one, other) = (one.await.unwrap(), other.await.unwrap());
+        assert!(one.is_ok() != other.is_ok(), "at once, round {round}: {one:?}, {other:?}");
+        for target in [&first, &second] {
+            node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
+        }
+    }
     node.publish_volume_with(&volume, &second, Mode::SingleNodeMultiWriter, &[]).await;
     node.publish_volume_with(&volume, &first, Mode::SingleNodeMultiWriter, &[]).await;
     for target in [&first, &second] {

@@ -9,12 +9,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{Mode, dev_t, fchmodat, fstat};
+use nix::sys::stat::{Mode, fchmodat, fstat};
 
 use super::errno::{errno_of, of_mount};
 use super::{kernel, statd};
 use crate::beneath;
-use crate::mount::nfs_volumes::NfsVolumes;
 use crate::mount::options::{Version, fs_type};
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reached, Reply, Workplace};
@@ -23,14 +22,20 @@ use crate::mount::table::{self, Table};
 /// Mounts what the request names, unless something is mounted on its target: first in the workplace, and from there to
 /// the target in one step, when it is known to be what was asked for. A worker that dies leaves nothing half-made there.
 pub(super) fn mount(request: &MountRequest, server: &Reached, workplace: &Workplace) -> Result<Reply, MountError> {
-    let place = Path::new(&workplace.volume);
     let real = kernel::real_path(Path::new(&request.target)).map_err(|error| target_error(request, &error))?;
     let made = make_target(&real).map_err(|error| target_error(request, &error))?;
-    let mounted = mount_a_version(request, server, place).and_then(|(version, refused)| {
-        let finished = finish(request, server, version, workplace, &real);
+    let attempt = Attempt {
+        request,
+        server,
+        place: Path::new(&workplace.volume),
+        share: Path::new(&workplace.share),
+        real: &real,
+    };
+    let mounted = attempt.mount_a_version().and_then(|(version, refused)| {
+        let finished = attempt.finish(version);
         if !matches!(finished, Ok(Finished::Moved { .. })) {
             // The error is worth more than a second one; the daemon looks for what is left.
-            let _ = kernel::unmount(place);
+            let _ = kernel::unmount(attempt.place);
         }
         Ok(match finished? {
             Finished::Moved { source } => Reply::Mounted { target: text(&real), version, refused, source },
@@ -44,43 +49,16 @@ pub(super) fn mount(request: &MountRequest, server: &Reached, workplace: &Workpl
     mounted
 }
 
-/// Mounts with the newest version that the server has. Gives it, and those that it does not have.
-fn mount_a_version(
-    request: &MountRequest,
-    server: &Reached,
-    place: &Path,
-) -> Result<(Version, Vec<Version>), MountError> {
-    let mut refused = Vec::new();
-    for &version in &server.candidates {
-        if version == Version::V3 && request.options.locks_need_statd() && !statd::runs() {
-            return Err(MountError::NoStatd { share: request.source() });
-        }
-        match mount_version(request, server, version, place) {
-            Ok(()) => return Ok((version, refused)),
-            Err(None) => refused.push(version),
-            Err(Some(error)) => return Err(error),
-        }
-    }
-    Err(request.version_not_served(&refused))
-}
-
-/// Mounts with one version; none: the server does not have it.
-fn mount_version(
-    request: &MountRequest,
-    server: &Reached,
-    version: Version,
-    place: &Path,
-) -> Result<(), Option<MountError>> {
-    let data = request
-        .options
-        .data(version, server.address.ip(), server.client)
-        .map_err(|error| MountError::Options { share: request.source(), reason: error.to_string() })?;
-    let fs_type = fs_type(version);
-    let flags = request.options.mount_flags();
-    kernel::mount(&request.source(), place, fs_type, flags, &data).map_err(|error| match errno_of(&error) {
-        Errno::EPROTONOSUPPORT => None,
-        errno => Some(of_mount(request, fs_type, errno)),
-    })
+/// What is mounted, and where.
+struct Attempt<'a> {
+    request: &'a MountRequest,
+    server: &'a Reached,
+    /// Where the mount is made.
+    place: &'a Path,
+    /// Where the share is mounted for a moment, to look for the volume in it.
+    share: &'a Path,
+    /// The target, with every link in its parents resolved.
+    real: &'a Path,
 }
 
 /// What became of a mount that was made.
@@ -94,83 +72,101 @@ enum Finished {
     Occupied(Occupant),
 }
 
-/// Makes sure of what was mounted in the workplace, gives it its permissions and its per-mount flags, and moves it to
-/// `real`.
-fn finish(
-    request: &MountRequest,
-    server: &Reached,
-    version: Version,
-    workplace: &Workplace,
-    real: &Path,
-) -> Result<Finished, MountError> {
-    let place = Path::new(&workplace.volume);
-    let table = Table::read()?;
-    if let Some(occupant) = table.at(real) {
-        return Ok(Finished::Occupied(Occupant::of(occupant)));
-    }
-    let source = table.at(place).map(|mount| mount.source.clone()).unwrap_or_default();
-    drop(table);
-    refuse_links(request, server, version, workplace, &source)?;
-    set_permissions(request, place)?;
-    set_flags(request, place)?;
-    kernel::move_to(place, real).map_err(|errno| target_error(request, &errno.into()))?;
-    Ok(Finished::Moved { source: source.to_string_lossy().into_owned() })
-}
-
-/// Refuses a mount whose path below the share led through a symbolic link. The kernel's client (version 4) and the
-/// server's mountd (version 3) follow links; a tenant could point one at a neighbour.
-fn refuse_links(
-    request: &MountRequest,
-    server: &Reached,
-    version: Version,
-    workplace: &Workplace,
-    source: &OsStr,
-) -> Result<(), MountError> {
-    let Some(subdir) = &request.subdir else { return Ok(()) };
-    let found_path = table::split_source(source).map(|(_, path)| path.to_owned()).unwrap_or_default();
-    // Version 4 shows where the walk really ended. Version 3 shows what was asked for.
-    if version > Version::V3 && found_path == request.path() {
-        return Ok(());
-    }
-    // The share itself may lead through links: its administrator made them. So compare with a walk below the share.
-    match same_directory(request, server, version, subdir, workplace) {
-        Ok(true) => Ok(()),
-        Ok(false) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV) => {
-            let found = source.to_string_lossy().into_owned();
-            Err(MountError::Symlink { share: request.source(), found })
+impl Attempt<'_> {
+    /// Mounts with the newest version that the server has. Gives it, and those that it does not have.
+    fn mount_a_version(&self) -> Result<(Version, Vec<Version>), MountError> {
+        let Self { request, server, .. } = self;
+        let mut refused = Vec::new();
+        for &version in &server.candidates {
+            if version == Version::V3 && request.options.locks_need_statd() && !statd::runs() {
+                return Err(MountError::NoStatd { share: request.source() });
+            }
+            // Version 3 does not tell where mountd's walk has ended. So the walk is made here.
+            let mounted = match &request.subdir {
+                Some(subdir) if version == Version::V3 => self.mount_found(version, subdir),
+                _ => self.mount_version(request, version, self.place),
+            };
+            match mounted {
+                Ok(()) => return Ok((version, refused)),
+                Err(None) => refused.push(version),
+                Err(Some(error)) => return Err(error),
+            }
         }
-        Err(errno) => {
-            Err(MountError::system(format!("cannot make sure that {} holds no link", request.source()), errno))
+        Err(request.version_not_served(&refused))
+    }
+
+    /// Mounts with one version; none: the server does not have it.
+    fn mount_version(&self, request: &MountRequest, version: Version, place: &Path) -> Result<(), Option<MountError>> {
+        let data = request
+            .options
+            .data(version, self.server.address.ip(), self.server.client)
+            .map_err(|error| MountError::Options { share: request.source(), reason: error.to_string() })?;
+        let fs_type = fs_type(version);
+        let flags = request.options.mount_flags();
+        kernel::mount(&request.source(), place, fs_type, flags, &data).map_err(|error| match errno_of(&error) {
+            Errno::EPROTONOSUPPORT => None,
+            errno => Some(of_mount(request, fs_type, errno)),
+        })
+    }
+
+    /// Mounts what a walk from the share's root ends in that follows no link.
+    fn mount_found(&self, version: Version, subdir: &str) -> Result<(), Option<MountError>> {
+        let share = MountRequest { subdir: None, ..self.request.clone() };
+        self.mount_version(&share, version, self.share)?;
+        // While the share is mounted: the kernel mounts further file systems of the server on the way below it.
+        let found = open_path(self.share)
+            .and_then(|root| beneath::open_dir_across(root, subdir))
+            .and_then(|directory| kernel::mount_again(&directory, self.place));
+        let detached = kernel::detach(self.share);
+        found.and(detached).map_err(|errno| Some(self.not_found(errno)))
+    }
+
+    fn not_found(&self, errno: Errno) -> MountError {
+        let share = self.request.source();
+        match errno {
+            Errno::ENOENT => MountError::NoSuchShare { share },
+            Errno::ELOOP | Errno::ENOTDIR | Errno::EXDEV => MountError::Symlink { share, found: "elsewhere".into() },
+            errno => MountError::system(format!("cannot look for {share} in its share without following links"), errno),
         }
+    }
+
+    /// Makes sure of what was mounted, gives it its permissions and its per-mount flags, and moves it to the target.
+    fn finish(&self, version: Version) -> Result<Finished, MountError> {
+        let table = Table::read()?;
+        if let Some(occupant) = table.at(self.real) {
+            return Ok(Finished::Occupied(Occupant::of(occupant)));
+        }
+        let mut source = source_at(&table, self.place);
+        drop(table);
+        if let Some(subdir) = &self.request.subdir
+            && version > Version::V3
+            && table::split_source(OsStr::new(&source)).is_none_or(|(_, path)| path != self.request.path())
+        {
+            // The kernel's client follows links, and tells where the walk has ended. The share itself may lead through
+            // links: its administrator made them; a tenant could point one at a neighbour.
+            self.find_again(version, subdir, &source)?;
+            source = source_at(&Table::read()?, self.place);
+        }
+        set_permissions(self.request, self.place)?;
+        set_flags(self.request, self.place)?;
+        kernel::move_to(self.place, self.real).map_err(|errno| target_error(self.request, &errno.into()))?;
+        Ok(Finished::Moved { source })
+    }
+
+    /// Mounts the volume once more, by a walk without links, in the place of what was mounted.
+    fn find_again(&self, version: Version, subdir: &str, led_to: &str) -> Result<(), MountError> {
+        kernel::unmount(self.place).map_err(|errno| MountError::system("cannot unmount a volume".into(), errno))?;
+        self.mount_found(version, subdir).map_err(|error| match error {
+            Some(MountError::Symlink { share, .. }) => MountError::Symlink { share, found: led_to.into() },
+            Some(error) => error,
+            None => self.request.version_not_served(&[version]),
+        })
     }
 }
 
-/// Whether the directory that was mounted is the one that a walk without links from the share's root ends in.
-fn same_directory(
-    request: &MountRequest,
-    server: &Reached,
-    version: Version,
-    subdir: &str,
-    workplace: &Workplace,
-) -> Result<bool, Errno> {
-    let (volume, place) = (Path::new(&workplace.volume), Path::new(&workplace.share));
-    let share = MountRequest { subdir: None, ..request.clone() };
-    let data = share.options.data(version, server.address.ip(), server.client).map_err(|_| Errno::EINVAL)?;
-    kernel::mount(&share.source(), place, fs_type(version), share.options.mount_flags(), &data)
-        .map_err(|error| errno_of(&error))?;
-    // While it is mounted: the kernel mounts further file systems on the way below it, and knows which they are.
-    let is_same = open_path(place).and_then(|root| {
-        let wanted = fstat(&beneath::open_dir_across(&root, subdir)?)?;
-        let got = fstat(&open_path(volume)?)?;
-        Ok(wanted.st_ino == got.st_ino && same_file_system(wanted.st_dev, got.st_dev))
-    });
-    kernel::detach(place)?;
-    is_same
-}
-
-/// Whether two devices are one file system of a server. Mounts that share no cache (`nosharecache`) have a device each.
-fn same_file_system(one: dev_t, other: dev_t) -> bool {
-    one == other || NfsVolumes::read().is_ok_and(|volumes| volumes.are_the_same(one, other))
+/// The source of the topmost mount on a path, as the table has it.
+fn source_at(table: &Table, place: &Path) -> String {
+    table.at(place).map(|mount| mount.source.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn open_path(path: &Path) -> nix::Result<OwnedFd> {

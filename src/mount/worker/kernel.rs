@@ -15,6 +15,9 @@ use sys_mount::{Mount, MountFlags};
 
 use crate::mount::protocol::Usage;
 
+/// A copy of a mount, which is nowhere in the tree and goes with its descriptor.
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
 /// Mounts `source` (`server:/path`) on `target`; `data` is the kernel's option string.
 pub(super) fn mount(source: &str, target: &Path, fs_type: &str, flags: MsFlags, data: &str) -> io::Result<()> {
     Mount::builder().fstype(fs_type).flags(same(flags)).data(data).mount(source, target).map(drop)
@@ -26,14 +29,18 @@ pub(super) fn remount(target: &Path, flags: MsFlags) -> io::Result<()> {
     Mount::builder().fstype("none").flags(flags).mount("none", target).map(drop)
 }
 
+/// Mounts a directory of a file system that is mounted, a second time.
+pub(super) fn mount_again(directory: &OwnedFd, place: &Path) -> nix::Result<()> {
+    let clone = open_tree(directory, "", CLONE | OpenTreeFlags::AT_EMPTY_PATH).map_err(errno_of)?;
+    move_mount(&clone, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(errno_of)
+}
+
 /// Moves the mount on `place` to `target`, with the flags that it has: whom the target's mounts are handed on to (from
 /// a container to its host, who hands them to pods) gets them too, which he would not by a remount afterwards.
 pub(super) fn move_to(place: &Path, target: &Path) -> nix::Result<()> {
-    let errno_of = |errno: rustix::io::Errno| Errno::from_raw(errno.raw_os_error());
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     // What is on a mount that is handed on itself cannot be moved, a clone can. It keeps the superblock, so that no
     // server is asked when the other goes.
-    let clone = open_tree(CWD, place, flags).map_err(errno_of)?;
+    let clone = open_tree(CWD, place, CLONE | OpenTreeFlags::AT_SYMLINK_NOFOLLOW).map_err(errno_of)?;
     detach(place)?;
     move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(errno_of)
 }
@@ -87,6 +94,10 @@ pub(super) fn usage(descriptor: impl AsFd) -> io::Result<Usage> {
         total_inodes: stat.files(),
         available_inodes: stat.files_free(),
     })
+}
+
+fn errno_of(errno: rustix::io::Errno) -> Errno {
+    Errno::from_raw(errno.raw_os_error())
 }
 
 /// sys-mount and nix each have a type for the same bits.
