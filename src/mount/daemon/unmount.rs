@@ -21,40 +21,55 @@ use crate::mount::table::{Mount, Table};
 
 /// More mounts than this on one path are somebody's mistake; the next call goes on with them.
 const MOST_STACKED: usize = 100;
-/// How long the call that took a mount out of the table goes on before its server is asked whether it is there.
-const AT_ONCE: Duration = Duration::from_millis(100);
-/// The same, each time after that.
+/// What a call takes at most whose server answers and that has nothing to write.
+const AT_ONCE: Duration = Duration::from_millis(50);
+/// How long a call goes on whose mount is out of the table, until its server is asked again whether it is there.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What was taken off a target.
+enum Taken {
+    /// A mount; there may be more, and the target is there.
+    One,
+    /// A mount, and the target with it.
+    Last,
+    /// Nothing was mounted there.
+    Nothing,
+}
 
 type Call = JoinHandle<Result<Reply, MountError>>;
 
 impl Mounter {
     /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
-    ///
-    /// Each step is a request of its own: a worker that is left behind with a dead server must do nothing more to a
-    /// path that may carry a new mount when it goes on.
     pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
-        self.check_way(&Table::read()?, target).await?;
+        let mut table = Table::read()?;
+        self.check_way(&table, target).await?;
         for _ in 0..MOST_STACKED {
-            let was_mounted = self.take_off(server, target).await?;
-            // The kernel removes no directory that has a further mount on it.
-            if if remove { self.remove(target).await? } else { !was_mounted } {
-                return Ok(());
+            match self.take_off(&table, server, target, remove).await? {
+                Taken::Last => return Ok(()),
+                Taken::Nothing if !remove || self.remove(target).await? => return Ok(()),
+                // The kernel removes no directory that has a further mount on it.
+                Taken::One if remove && self.remove(target).await? => return Ok(()),
+                Taken::One | Taken::Nothing => table = Table::read()?,
             }
         }
         Err(worker_failed(&format!("the unmount of {target}"), &format!("more than {MOST_STACKED} mounts are on it")))
     }
 
-    /// Takes the topmost mount off the target; false where there is none.
-    async fn take_off(self: &Arc<Self>, server: &str, target: &str) -> Result<bool, MountError> {
+    /// Takes the topmost mount off the target, and the target too if it was the last one.
+    ///
+    /// A worker that is left behind with a dead server does nothing more to a path that may carry a new mount by then:
+    /// it is killed.
+    async fn take_off(
+        self: &Arc<Self>,
+        table: &Table,
+        server: &str,
+        target: &str,
+        remove: bool,
+    ) -> Result<Taken, MountError> {
         let what = format!("the unmount of {target}");
-        // Before the table is read, so that no change is missed.
-        let mut changes = self.table().changes();
-        let table = Table::read()?;
         let mount = table.at(Path::new(target));
         let (before, major) = (mount.map(Top::of), mount.map_or(4, Mount::major_version));
         let server = mount.map_or_else(|| self.servers().named(server), |mount| self.servers().of(mount));
-        drop(table);
         let keep = || {
             if let Some(Top { device, .. }) = before {
                 self.detached().add(device, &server.name);
@@ -62,46 +77,57 @@ impl Mounter {
         };
         let mut call: Call = tokio::spawn({
             let (mounter, server) = (Arc::clone(self), Arc::clone(&server));
-            let (what, request) = (what.clone(), Request::Unmount { target: target.to_owned() });
+            let (what, request) = (what.clone(), Request::Unmount { target: target.to_owned(), remove });
             async move { mounter.pool().ask(Some(&server.unmounts), &what, &request, mounter.limits().mount).await }
         });
         let is_gone = |table: &Table| before.is_some() && Top::at(table, target) != before;
-        tokio::select! {
-            biased;
-            ended = &mut call => match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
-                Ok(Reply::Unmounted) => {
-                    keep();
-                    Ok(true)
+        let ended = if let Ok(ended) = timeout(AT_ONCE, &mut call).await {
+            Some(ended)
+        } else {
+            // Before the table is read, so that no change is missed.
+            let mut changes = self.table().changes();
+            if is_gone(&Table::read()?) {
+                None
+            } else {
+                tokio::select! {
+                    ended = &mut call => Some(ended),
+                    () = changes.until(is_gone) => None,
                 }
-                Ok(Reply::NotMounted) => Ok(false),
-                Ok(Reply::Failed(error)) => Err(error),
-                Ok(reply) => Err(unexpected(&what, &reply)),
-                Err(MountError::TimedOut { .. }) if Table::read().is_ok_and(|table| is_gone(&table)) => {
-                    keep();
-                    Ok(true)
-                }
-                Err(error) => Err(error),
-            },
-            () = changes.until(is_gone) => {
-                keep();
-                self.let_end(call, &server, &what, major).await;
-                Ok(true)
             }
+        };
+        let Some(ended) = ended else {
+            keep();
+            self.let_end(call, &server, &what, major).await;
+            return Ok(Taken::One);
+        };
+        match ended.unwrap_or_else(|error| Err(worker_failed(&what, &error))) {
+            Ok(Reply::Unmounted { removed }) => {
+                keep();
+                Ok(if removed { Taken::Last } else { Taken::One })
+            }
+            Ok(Reply::NotMounted) => Ok(Taken::Nothing),
+            Ok(Reply::Failed(error)) => Err(error),
+            Ok(reply) => Err(unexpected(&what, &reply)),
+            Err(MountError::TimedOut { .. }) if Table::read().is_ok_and(|table| is_gone(&table)) => {
+                keep();
+                Ok(Taken::One)
+            }
+            Err(error) => Err(error),
         }
     }
 
     /// Waits for a call whose mount is out of the table, while its server answers.
     async fn let_end(self: &Arc<Self>, mut call: Call, server: &Arc<Server>, what: &str, major: u32) {
         let end = Instant::now() + self.limits().mount;
-        let mut patience = AT_ONCE;
-        while server.check().is_ok() && Instant::now() < end {
-            if timeout(patience, &mut call).await.is_ok() {
+        while Instant::now() < end {
+            let slow = MountError::TimedOut { what: what.to_owned(), seconds: FAREWELL.as_secs(), hint: String::new() };
+            self.make_sure(server, &slow, major).await;
+            if server.check().is_err() {
+                break;
+            }
+            if timeout(FAREWELL, &mut call).await.is_ok() {
                 return;
             }
-            let (what, hint) = (what.to_owned(), String::new());
-            let slow = MountError::TimedOut { what, seconds: patience.as_secs(), hint };
-            self.make_sure(server, &slow, major).await;
-            patience = FAREWELL;
         }
         call.abort();
     }

@@ -215,18 +215,19 @@ impl Drop for Worker {
         if self.is_busy {
             self.counts.killed.fetch_add(1, Ordering::Relaxed);
         }
+        let Some(mut process) = self.process.take() else { return };
+        // At once: it is to do nothing more. One that has ended already is reaped all the same.
+        let _ = process.start_kill();
         // Without a runtime this process ends, and its workers with it.
-        if let (Ok(runtime), Some(process)) = (Handle::try_current(), self.process.take()) {
+        if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(end(process, Arc::clone(&self.counts), self.place.take()));
         }
     }
 }
 
-/// Kills a process, and keeps its place until it has ended.
+/// Waits for the end of a process that was killed, which keeps its place until then.
 async fn end(mut process: Child, counts: Arc<Counts>, _place: Option<OwnedSemaphorePermit>) {
     let id = process.id();
-    // One that has ended already is reaped below.
-    let _ = process.start_kill();
     if timeout(ENDS, process.wait()).await.is_err() {
         counts.stuck.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(

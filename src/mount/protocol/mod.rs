@@ -27,11 +27,12 @@ pub enum Request {
         /// Where it is made.
         workplace: Workplace,
     },
-    /// Take the topmost mount off the path: one system call, so that a worker whose call takes long does nothing more
-    /// to a path that has a new mount by then.
+    /// Take the topmost mount off the path.
     Unmount {
         /// The absolute path of the mount point.
         target: String,
+        /// Whether the empty directory goes too, if nothing is mounted on it any more.
+        remove: bool,
     },
     /// End the calls that wait for the server of the mount on the path, and those on all mounts that share its
     /// superblock.
@@ -148,7 +149,10 @@ pub enum Reply {
     /// Nothing was done: something is mounted on the target already.
     Occupied(Occupant),
     /// One mount was taken off the target; there may be more.
-    Unmounted,
+    Unmounted {
+        /// Whether the mount point is gone too.
+        removed: bool,
+    },
     /// Nothing is mounted on the target.
     NotMounted,
     /// The mount point is gone.

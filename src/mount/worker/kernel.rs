@@ -38,8 +38,12 @@ pub(super) fn mount_again(directory: &OwnedFd, place: &Path) -> nix::Result<()> 
 /// Moves the mount on `place` to `target`, with the flags that it has: whom the target's mounts are handed on to (from
 /// a container to its host, who hands them to pods) gets them too, which he would not by a remount afterwards.
 pub(super) fn move_to(place: &Path, target: &Path) -> nix::Result<()> {
-    // What is on a mount that is handed on itself cannot be moved, a clone can. It keeps the superblock, so that no
-    // server is asked when the other goes.
+    match move_mount(CWD, place, CWD, target, MoveMountFlags::empty()).map_err(errno_of) {
+        // From a mount that is handed on itself nothing can be moved.
+        Err(Errno::EINVAL) => {}
+        moved => return moved,
+    }
+    // A clone can. It keeps the superblock, so that no server is asked when the other goes.
     let clone = open_tree(CWD, place, CLONE | OpenTreeFlags::AT_SYMLINK_NOFOLLOW).map_err(errno_of)?;
     detach(place)?;
     move_mount(&clone, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(errno_of)

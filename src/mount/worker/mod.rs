@@ -56,7 +56,7 @@ fn answer(request: &Request) -> Result<Reply, MountError> {
     match request {
         Request::Resolve { server } => resolve(server),
         Request::Mount { request, server, workplace } => attempt::mount(request, server, workplace),
-        Request::Unmount { target } => unmount(target),
+        Request::Unmount { target, remove } => unmount(target, *remove),
         Request::Abort { target } => abort(target),
         Request::Remove { target } => remove(target),
         Request::Scratch(request) => scratch_dir::answer(request),
@@ -72,9 +72,9 @@ fn resolve(server: &str) -> Result<Reply, MountError> {
     if addresses.is_empty() { Err(unresolved("it has no address".into())) } else { Ok(Reply::Addresses(addresses)) }
 }
 
-fn unmount(target: &str) -> Result<Reply, MountError> {
+fn unmount(target: &str, and_remove: bool) -> Result<Reply, MountError> {
     match kernel::unmount(Path::new(target)) {
-        Ok(()) => Ok(Reply::Unmounted),
+        Ok(()) => Ok(Reply::Unmounted { removed: and_remove && matches!(remove(target)?, Reply::Removed) }),
         // The kernel's words for "nothing is mounted there" and "there is no such path".
         Err(Errno::EINVAL | Errno::ENOENT) => Ok(Reply::NotMounted),
         Err(errno) => Err(MountError::system(format!("cannot unmount {target}"), errno)),
