@@ -57,6 +57,11 @@ impl Breaker {
         })
     }
 
+    /// Why calls are refused; none while they are not.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.open.as_ref().map(|open| open.reason.as_str())
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }

@@ -184,9 +184,14 @@ impl Mounter {
         server.check_mount(&manner)?;
         let reached = self.reach(server, request, candidates, major).await?;
         let what = format!("the mount of {}", request.source());
-        let _turn = if is_first { Some(self.take_turn(&what).await?) } else { None };
-        // Whoever had the turn before may have found out that it hangs.
-        server.check_mount(&manner)?;
+        let _turn = if is_first {
+            let turn = self.take_turn(&what).await?;
+            // Whoever had the turn before may have found out that it hangs.
+            server.check_mount(&manner)?;
+            Some(turn)
+        } else {
+            None
+        };
         let limit = if is_first { self.limits.first_mount.min(self.limits.mount) } else { self.limits.mount };
         let workplace = self.take_workplace().map_err(|error| worker_failed(&what, &error))?;
         let asked = Request::Mount { request: request.clone(), server: reached, workplace: workplace.clone() };

@@ -100,8 +100,9 @@ impl Mounter {
         let begun = Instant::now();
         let answer = self.pinger().nfs(address, major, limit).await;
         // This process may have been stopped for long: then the server was silent for the limit at most.
-        let begun = Instant::now().checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
-        server.note(address, begun, !matches!(answer, Err(PingError::Silent(_))));
+        let ended = Instant::now();
+        let begun = ended.checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
+        server.note(address, (begun, ended), !matches!(answer, Err(PingError::Silent(_))));
         answer.map_err(|error| self.no_answer(server, address, &error))
     }
 

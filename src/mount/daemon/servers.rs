@@ -176,15 +176,18 @@ impl Server {
 
     /// An error while the server is known not to answer.
     pub(super) fn check(&self) -> Result<(), MountError> {
-        let now = Instant::now();
+        self.check_at(Instant::now())
+    }
+
+    fn check_at(&self, now: Instant) -> Result<(), MountError> {
         *locked(&self.wanted) = now;
         locked(&self.breaker).refusal(now).map_or(Ok(()), |refusal| Err(self.refused_for(refusal)))
     }
 
     /// The same for a mount, also while mounts of its manner are known to hang.
     pub(super) fn check_mount(&self, manner: &Manner) -> Result<(), MountError> {
-        self.check()?;
         let now = Instant::now();
+        self.check_at(now)?;
         let mut manners = locked(&self.manners);
         let Some(breaker) = manners.get_mut(manner) else { return Ok(()) };
         breaker.end_rest(now);
@@ -212,8 +215,7 @@ impl Server {
     pub(super) fn worked(&self, manner: &Manner, lacking: &[Version]) {
         self.change(|breaker| breaker.work(SystemTime::now()));
         locked(&self.manners).remove(manner);
-        let now = Instant::now();
-        locked(&self.lacking).extend(lacking.iter().map(|version| (*version, now)));
+        locked(&self.lacking).extend(lacking.iter().map(|version| (*version, Instant::now())));
     }
 
     /// Those of the versions that it is not known not to have; all, if that is none.
@@ -233,11 +235,11 @@ impl Server {
         is_news
     }
 
-    /// Notes what a question that began at this time came to.
-    pub(super) fn note(&self, address: SocketAddr, begun: Instant, answers: bool) {
+    /// Notes what a question came to that began and ended at these times.
+    pub(super) fn note(&self, address: SocketAddr, (begun, ended): (Instant, Instant), answers: bool) {
         let mut asked = locked(&self.asked);
-        let asked = asked.entry(address).or_insert(Asked { ended: begun, silent_since: None });
-        asked.ended = Instant::now();
+        let asked = asked.entry(address).or_insert(Asked { ended, silent_since: None });
+        asked.ended = ended;
         if answers {
             asked.silent_since = None;
         } else {
@@ -295,13 +297,9 @@ impl Server {
         let mut breaker = locked(&self.breaker);
         let was_open = breaker.is_open();
         let changed = change(&mut breaker);
-        match (was_open, breaker.refusal(Instant::now())) {
-            (false, Some(refusal)) => {
-                tracing::warn!(
-                    server = self.name,
-                    reason = refusal.reason,
-                    "server does not answer: its calls are refused"
-                );
+        match (was_open, breaker.reason()) {
+            (false, Some(reason)) => {
+                tracing::warn!(server = self.name, reason, "server does not answer: its calls are refused");
             }
             (true, None) => {
                 tracing::info!(server = self.name, "server answers again");
@@ -380,15 +378,15 @@ mod tests {
         let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
         let now = Instant::now();
         assert_eq!((server.silence(one), server.asked(one)), (None, None));
-        server.note(one, now.checked_sub(SECOND * 9).unwrap(), true);
+        server.note(one, (now.checked_sub(SECOND * 9).unwrap(), Instant::now()), true);
         assert_eq!(server.silence(one), None);
         for begun in [SECOND * 5, SECOND * 2] {
-            server.note(one, now.checked_sub(begun).unwrap(), false);
+            server.note(one, (now.checked_sub(begun).unwrap(), Instant::now()), false);
             assert!((SECOND * 5..SECOND * 30).contains(&server.silence(one).unwrap()));
         }
         assert!(server.asked(one).unwrap() >= now);
         assert_eq!(server.silence(other), None);
-        server.note(one, now, true);
+        server.note(one, (now, now), true);
         assert_eq!(server.silence(one), None);
     }
 
@@ -399,13 +397,13 @@ mod tests {
         let address = "10.0.0.1:2049".parse().unwrap();
         let works = || servers.works()["files"];
         let (first, second) = (server.begin(), server.begin());
-        server.note(address, Instant::now(), true);
+        server.note(address, (Instant::now(), Instant::now()), true);
         assert_eq!(works(), (2, 0));
         server.end(first);
-        server.note(address, Instant::now(), false);
+        server.note(address, (Instant::now(), Instant::now()), false);
         let third = server.begin();
         assert_eq!(works(), (2, 1));
-        server.note(address, Instant::now(), true);
+        server.note(address, (Instant::now(), Instant::now()), true);
         assert_eq!(works(), (2, 1), "it has not ended yet");
         server.end(second);
         server.end(third);

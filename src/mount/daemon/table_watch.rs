@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::thread::Thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -20,42 +21,48 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Reads the table after each change, while somebody waits: on a thread of its own, for a long table takes its time.
 #[derive(Debug)]
-pub(super) struct TableWatch(Arc<watch::Sender<Table>>);
+pub(super) struct TableWatch {
+    tables: Arc<watch::Sender<Table>>,
+    thread: Thread,
+}
 
 /// The changes from a moment on.
 #[derive(Debug)]
 pub(super) struct Changes(watch::Receiver<Table>);
 
 impl TableWatch {
-    /// The thread ends with the first change after this has gone, or with this process.
+    /// The thread ends with this process.
     pub(super) fn start() -> io::Result<Self> {
         let file = File::open(TABLE)?;
         let tables = Arc::new(watch::Sender::default());
         let told = Arc::downgrade(&tables);
-        std::thread::Builder::new().name("mount-table".into()).spawn(move || follow(&file, &told))?;
-        Ok(Self(tables))
+        let watcher = std::thread::Builder::new().name("mount-table".into()).spawn(move || follow(&file, &told))?;
+        Ok(Self { tables, thread: watcher.thread().clone() })
     }
 
     pub(super) fn changes(&self) -> Changes {
-        Changes(self.0.subscribe())
+        let changes = Changes(self.tables.subscribe());
+        self.thread.unpark();
+        changes
     }
 }
 
 fn follow(file: &File, told: &Weak<watch::Sender<Table>>) {
     loop {
-        // What changes while the table is read ends the next poll(2) at once.
+        while told.upgrade().is_some_and(|tables| tables.receiver_count() == 0) {
+            std::thread::park();
+        }
+        // What has changed since the last one ends it at once.
         match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)], PollTimeout::NONE) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             Err(error) => return tracing::error!(%error, "cannot watch the mount table"),
         }
         let Some(tables) = told.upgrade() else { return };
-        if tables.receiver_count() > 0
-            && let Ok(table) = Table::read()
-        {
+        if let Ok(table) = Table::read() {
             tables.send_replace(table);
-            std::thread::sleep(PAUSE);
         }
+        std::thread::sleep(PAUSE);
     }
 }
 

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::cgroup;
 use crate::mount::protocol::error::MountError;
@@ -37,7 +37,7 @@ const ENDS: Duration = Duration::from_secs(2);
 /// The worker processes of this daemon.
 #[derive(Debug)]
 pub(super) struct WorkerPool {
-    idle: Mutex<Vec<(Worker, Instant)>>,
+    idle: Mutex<Vec<Worker>>,
     places: Arc<Semaphore>,
     returned: Notify,
     counts: Arc<Counts>,
@@ -57,6 +57,10 @@ struct Worker {
     socket: BufReader<UnixStream>,
     /// Whether it is in the middle of a request.
     is_busy: bool,
+    /// When it was asked last.
+    asked: Instant,
+    /// Whether it is out of this container's control group.
+    is_outside: bool,
     counts: Arc<Counts>,
     process: Option<Child>,
     /// Among those of the pool, while it is at work and until it has ended.
@@ -68,7 +72,7 @@ impl WorkerPool {
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let counts = Arc::new(Counts::default());
         let spare = Worker::start(&counts)?;
-        let idle = Mutex::new(vec![(spare, Instant::now())]);
+        let idle = Mutex::new(vec![spare]);
         let pool = Arc::new(Self { idle, places: Arc::new(Semaphore::new(MOST)), returned: Notify::new(), counts });
         tokio::spawn(give_back_idle(Arc::downgrade(&pool)));
         Ok(pool)
@@ -86,7 +90,7 @@ impl WorkerPool {
         // The server of a call that only waited here is not to blame.
         let queued = |hint: &str| MountError::Queued { what: what.into(), seconds, hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
-        let end = tokio::time::Instant::now() + limit;
+        let end = Instant::now() + limit;
         let _permit = match gate {
             Some(gate) => timeout_at(end, gate.acquire()).await.map(Some).map_err(|_| {
                 queued("other calls to the same server are waiting: the server may be overloaded or dead")
@@ -97,12 +101,11 @@ impl WorkerPool {
         let place = place.map_err(|_| queued("calls to servers that do not answer take all worker processes"))?;
         let mut worker = self.take().await.map_err(failed)?;
         worker.place = place.ok();
-        let begun = Instant::now();
         match worker.ask_until(request, end).await {
             Ok(Ok(reply)) => {
                 worker.place = None;
-                // One that may be out of the container is not kept: nothing bounds it there.
-                if begun.elapsed() < SLOW {
+                // One that is out of the container is not kept: nothing bounds it there.
+                if !worker.is_outside {
                     self.give(worker);
                 }
                 Ok(reply)
@@ -135,7 +138,7 @@ impl WorkerPool {
     async fn take(&self) -> io::Result<Worker> {
         loop {
             let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            if let Some((worker, _)) = kept {
+            if let Some(worker) = kept {
                 return Ok(worker);
             }
             if self.running() == 0 || timeout(START_AFTER, self.returned.notified()).await.is_err() {
@@ -145,7 +148,7 @@ impl WorkerPool {
     }
 
     fn give(&self, worker: Worker) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((worker, Instant::now()));
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
         self.returned.notify_one();
     }
 
@@ -153,7 +156,7 @@ impl WorkerPool {
     fn trim(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // The longest unused stand first: work goes to the last.
-        while idle.len() > 1 && idle.first().is_some_and(|(_, since)| since.elapsed() > IDLE) {
+        while idle.len() > 1 && idle.first().is_some_and(|worker| worker.asked.elapsed() > IDLE) {
             idle.remove(0);
         }
     }
@@ -183,20 +186,33 @@ impl Worker {
             .spawn()?;
         counts.running.fetch_add(1, Ordering::Relaxed);
         let socket = BufReader::new(UnixStream::from_std(ours)?);
-        Ok(Self { socket, is_busy: false, counts: Arc::clone(counts), process: Some(process), place: None })
+        Ok(Self {
+            socket,
+            is_busy: false,
+            asked: Instant::now(),
+            is_outside: false,
+            counts: Arc::clone(counts),
+            process: Some(process),
+            place: None,
+        })
     }
 
-    async fn ask_until(&mut self, request: &Request, end: tokio::time::Instant) -> Result<io::Result<Reply>, Elapsed> {
+    async fn ask_until(&mut self, request: &Request, end: Instant) -> Result<io::Result<Reply>, Elapsed> {
         let process = self.process.as_ref().and_then(Child::id);
-        let mut call = pin!(self.ask(request));
-        let slow = end.min(tokio::time::Instant::now() + SLOW);
-        match timeout_at(slow, &mut call).await {
-            Err(_) if slow < end => {
-                leave_cgroup(process);
-                timeout_at(end, call).await
+        self.asked = Instant::now();
+        let slow = end.min(self.asked + SLOW);
+        let answer = {
+            let mut call = pin!(self.ask(request));
+            match timeout_at(slow, &mut call).await {
+                Err(_) if slow < end => {
+                    leave_cgroup(process);
+                    (timeout_at(end, call).await, true)
+                }
+                answer => (answer, false),
             }
-            answer => answer,
-        }
+        };
+        self.is_outside |= answer.1;
+        answer.0
     }
 
     async fn ask(&mut self, request: &Request) -> io::Result<Reply> {
