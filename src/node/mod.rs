@@ -8,19 +8,20 @@ mod published;
 mod scratch;
 mod stats;
 mod unpublish;
+mod usages;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::publish::{Inline, Publish, PublishError};
 use self::published::PublishedVolumes;
 use self::scratch::{Scratch, Scratches};
-use self::stats::Known;
 pub use self::stats::{Problem, ProblemKind, Stats, StatsError};
 pub use self::unpublish::UnpublishError;
+use self::usages::Usages;
 use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
@@ -50,8 +51,7 @@ pub struct Node {
     published: PublishedVolumes,
     /// None where no inline volume can be or was.
     scratches: Option<Arc<Scratches>>,
-    /// How full volumes were, by their mount points.
-    usages: Mutex<HashMap<String, Known>>,
+    usages: Usages,
     jobs: Arc<Jobs>,
 }
 
@@ -69,7 +69,8 @@ impl Node {
             let is_used = |scratch: &Scratch| used.contains(scratch);
             Some(Scratches::start(Arc::clone(&mounter), state, is_used)?)
         };
-        Ok(Arc::new(Self { settings, mounter, published, scratches, usages: Mutex::default(), jobs: Arc::default() }))
+        let (usages, jobs) = (Usages::new(settings.stats_cache), Arc::default());
+        Ok(Arc::new(Self { settings, mounter, published, scratches, usages, jobs }))
     }
 
     /// Tells the metrics what this node holds.

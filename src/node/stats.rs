@@ -1,18 +1,16 @@
-//! NodeGetVolumeStats: how full a published volume is, asked in a worker with a deadline, and kept for a while.
-//!
-//! A kubelet asks for every volume once a minute or so. A server that is slow or dead is asked no more than that makes
-//! sense: what was known last is told again, and marked as old where the server did not answer.
+//! NodeGetVolumeStats: how full a published volume is, asked in a worker with a deadline, and kept for a while
+//! (usages.rs). Where the server does not answer, what was known last is told again, and marked as old.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 use super::Node;
+use super::usages::Known;
 use crate::mount::protocol::Usage;
 use crate::mount::protocol::error::MountError;
-use crate::mount::table::{Table, split_source};
+use crate::mount::table::Table;
 
 /// How a published volume fares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,15 +58,6 @@ pub enum StatsError {
     Table { reason: String },
 }
 
-/// What was told of a mount, and when.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    /// The mount's number in the table: another mount on the same path is another volume, perhaps.
-    mount: u64,
-    usage: Usage,
-    since: Instant,
-}
-
 impl Node {
     /// How full the volume published on `path` is, and whether it is well. A silent server is a problem, not an error.
     ///
@@ -85,19 +74,12 @@ impl Node {
         let Some(mount) = table.at(Path::new(&mount_point)) else {
             return Err(StatsError::NotPublished { volume: volume.into(), path: path.into() });
         };
-        let last = self.last_usage(&mount_point, mount.id);
-        if let Some(known) = last.filter(|known| known.since.elapsed() < self.settings.stats_cache) {
-            return Ok(Stats { usage: Some(known.usage), problem: None });
-        }
-        match self.mounter.usage(mount).await {
-            Ok(usage) => {
-                let known = Known { mount: mount.id, usage, since: Instant::now() };
-                self.usages.lock().unwrap_or_else(PoisonError::into_inner).insert(mount_point, known);
-                Ok(Stats { usage: Some(usage), problem: None })
-            }
+        match self.usages.get(mount, async || self.mounter.usage(mount).await).await {
+            Ok(usage) => Ok(Stats { usage: Some(usage), problem: None }),
             Err(error) => {
-                let server = split_source(&mount.source).map_or("", |(server, _)| server);
-                Ok(Stats { usage: last.map(|known| known.usage), problem: Some(Problem::of(&error, server, last)) })
+                let last = self.usages.last(mount);
+                let problem = Problem::of(&error, mount.server(), last);
+                Ok(Stats { usage: last.map(|known| known.usage), problem: Some(problem) })
             }
         }
     }
@@ -115,21 +97,6 @@ impl Node {
             Some(published) => self.stats(volume, &published.target).await,
             None => Err(StatsError::Nowhere { volume: volume.into() }),
         }
-    }
-
-    fn last_usage(&self, mount_point: &str, mount: u64) -> Option<Known> {
-        let mut usages = self.usages.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = *usages.get(mount_point)?;
-        if known.mount != mount {
-            usages.remove(mount_point);
-            return None;
-        }
-        Some(known)
-    }
-
-    /// Forgets how full a volume was.
-    pub(super) fn forget_usage(&self, mount_point: &str) {
-        self.usages.lock().unwrap_or_else(PoisonError::into_inner).remove(mount_point);
     }
 }
 

@@ -46,7 +46,7 @@ impl Node {
             .unmount(server, mount_point, true)
             .await
             .map_err(|error| UnpublishError::Mount { volume: volume.clone(), error })?;
-        self.forget_usage(mount_point);
+        self.usages.forget(mount_point);
         let Some(published) = known.filter(|published| published.scratch.is_some()) else {
             self.forget(target);
             return Ok(());
