@@ -81,8 +81,8 @@ async fn serve(configuration: Configuration) -> Result<(), StartError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let listener = Listener::bind(&configuration.endpoint).await?;
-    let mounter = start_mounter(&configuration).await?;
     let metrics = Metrics::new(&configuration.driver_name);
+    let mounter = start_mounter(&configuration, &metrics).await?;
     let ready = Readiness::default();
     if let Some(address) = &configuration.metrics_address {
         tokio::spawn(health::serve(health::bind(address)?, Arc::clone(&metrics), ready.clone()));
@@ -167,14 +167,14 @@ fn check_host(checks: &Checks) -> Result<(), HostError> {
     checks.kubelet_dir.as_deref().map_or(Ok(()), host::is_kubelet_dir)
 }
 
-async fn start_mounter(configuration: &Configuration) -> Result<Arc<Mounter>, StartError> {
+async fn start_mounter(configuration: &Configuration, metrics: &Metrics) -> Result<Arc<Mounter>, StartError> {
     let place = &configuration.working_mount_dir;
     let private = PrivateDir::create(place).map_err(|error| StartError::Folder {
         path: place.clone(),
         error,
         flag: "--working-mount-dir",
     })?;
-    let mounter = Mounter::start(configuration.limits, private).map_err(StartError::Workers)?;
+    let mounter = Mounter::start(configuration.limits, private, metrics.mounts()).map_err(StartError::Workers)?;
     tidy_up(place, &mounter).await;
     Ok(mounter)
 }

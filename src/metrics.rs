@@ -6,11 +6,11 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, text};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
@@ -20,6 +20,8 @@ use prometheus_client::registry::Registry;
 const BUILD: &str = "nfs_csi_build";
 const CALL_SECONDS: &str = "nfs_csi_call_duration_seconds";
 const CALLS_RUNNING: &str = "nfs_csi_calls_running";
+const MOUNT_SECONDS: &str = "nfs_csi_mount_duration_seconds";
+const MOUNT_FAILURES: &str = "nfs_csi_mount_failures";
 
 /// Volumes that are published on this node, by server.
 pub const PUBLISHED: Reading = Reading {
@@ -102,6 +104,38 @@ pub const DETACHED: Reading = Reading {
     label: Some("server"),
 };
 
+/// What the kernel's NFS client counts.
+pub const NFS_CALLS: Reading = Reading {
+    name: "nfs_csi_nfs_calls",
+    help: "Calls that the kernel's NFS client made on mounts that this process sees, by server",
+    kind: Kind::Counter,
+    label: Some("server"),
+};
+
+/// The same.
+pub const NFS_RETRANSMISSIONS: Reading = Reading {
+    name: "nfs_csi_nfs_retransmissions",
+    help: "How often the kernel's NFS client sent a call again, by server",
+    kind: Kind::Counter,
+    label: Some("server"),
+};
+
+/// The same.
+pub const NFS_TIMEOUTS: Reading = Reading {
+    name: "nfs_csi_nfs_timeouts",
+    help: "How often a call of the kernel's NFS client was not answered in time, by server",
+    kind: Kind::Counter,
+    label: Some("server"),
+};
+
+/// The same.
+pub const NFS_ROUND_TRIPS: Reading = Reading {
+    name: "nfs_csi_nfs_round_trip_milliseconds",
+    help: "How long calls of the kernel's NFS client were on the way, from sending to the answer, in all, by server",
+    kind: Kind::Counter,
+    label: Some("server"),
+};
+
 /// What is in the trash.
 pub const TRASH: Reading = Reading {
     name: "nfs_csi_trash_entries",
@@ -146,12 +180,51 @@ pub enum Kind {
     Counter,
 }
 
+/// How long mounts take, and why some fail.
+#[derive(Clone, Debug)]
+pub struct MountTimes {
+    durations: Family<MadeMount, Histogram, fn() -> Histogram>,
+    failures: Family<FailedMount, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MadeMount {
+    server: String,
+    version: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailedMount {
+    server: String,
+    cause: &'static str,
+}
+
+impl Default for MountTimes {
+    fn default() -> Self {
+        Self { durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)), failures: Family::default() }
+    }
+}
+
+impl MountTimes {
+    /// A mount was made, with this version of NFS.
+    pub fn made(&self, server: &str, version: &str, time: Duration) {
+        let labels = MadeMount { server: server.to_owned(), version: version.to_owned() };
+        self.durations.get_or_create(&labels).observe(time.as_secs_f64());
+    }
+
+    /// A mount was not made.
+    pub fn failed(&self, server: &str, cause: &'static str) {
+        self.failures.get_or_create(&FailedMount { server: server.to_owned(), cause }).inc();
+    }
+}
+
 /// All metrics of this process.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
     durations: Family<Ended, Histogram, fn() -> Histogram>,
     running: Family<Running, Gauge>,
+    mounts: MountTimes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -185,7 +258,16 @@ impl Metrics {
         registry.register(CALL_SECONDS, "How long calls took, by method and gRPC code", durations.clone());
         let running = Family::default();
         registry.register(CALLS_RUNNING, "Calls that are under way, by method", running.clone());
-        Arc::new(Self { registry: Mutex::new(registry), durations, running })
+        let mounts = MountTimes::default();
+        registry.register(MOUNT_SECONDS, "How long mounts took, by server and NFS version", mounts.durations.clone());
+        registry.register(MOUNT_FAILURES, "Mounts that were not made, by server and cause", mounts.failures.clone());
+        Arc::new(Self { registry: Mutex::new(registry), durations, running, mounts })
+    }
+
+    /// Where mounts are counted.
+    #[must_use]
+    pub fn mounts(&self) -> MountTimes {
+        self.mounts.clone()
     }
 
     /// Counts a call from now on.

@@ -9,6 +9,7 @@ use crate::cli::ExportPlace;
 use crate::export::holder::Holder;
 use crate::export::pool::Exports;
 use crate::export::{Export, ExportError};
+use crate::metrics::MountTimes;
 use crate::mount::daemon::mounter::{Limits, Mounter};
 use crate::mount::daemon::private_dir::PrivateDir;
 use crate::mount::daemon::tidy::tidy_up;
@@ -45,7 +46,7 @@ where
         }
         ExportPlace::Share(share) => {
             let private = PrivateDir::create(&folder).map_err(failed(&folder))?;
-            let mounter = Mounter::start(Limits::default(), private).map_err(failed(&folder))?;
+            let mounter = Mounter::start(Limits::default(), private, MountTimes::default()).map_err(failed(&folder))?;
             tidy_up(&folder, &mounter).await;
             let exports = Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default());
             let done = match exports.open(&share, options).await {

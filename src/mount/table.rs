@@ -288,7 +288,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-fn path(field: &[u8]) -> PathBuf {
+pub(super) fn path(field: &[u8]) -> PathBuf {
     OsString::from_vec(decoded(field)).into()
 }
 

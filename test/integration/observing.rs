@@ -44,6 +44,7 @@ async fn calls_and_published_volumes_are_counted() {
     node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
     let other = by_hand("other", &[("subDir", "other")]);
     node.node_publish_volume(publish(&other, &target, RWX, &[])).await.unwrap_err();
+    node.node_publish_volume(publish(&other, &folder.path().join("other"), RWX, &[])).await.unwrap_err();
     let (status, text) = get(address, "/metrics").unwrap();
     assert_eq!(status, 200);
     for line in [
@@ -51,8 +52,14 @@ async fn calls_and_published_volumes_are_counted() {
         "nfs_csi_call_duration_seconds_count{method=\"NodePublishVolume\",code=\"ALREADY_EXISTS\"} 1",
         "nfs_csi_calls_running{method=\"NodePublishVolume\"} 0",
         "nfs_csi_published_volumes{server=\"127.0.0.1\"} 1",
+        "nfs_csi_mount_duration_seconds_count{server=\"127.0.0.1\",version=\"4.2\"} 1",
+        "nfs_csi_mount_failures_total{server=\"127.0.0.1\",cause=\"no-such-share\"} 1",
     ] {
         assert!(has(&text, line), "{line}: {text}");
+    }
+    let kernels = ["calls", "retransmissions", "timeouts", "round_trip_milliseconds"];
+    for counter in kernels.map(|what| format!("nfs_csi_nfs_{what}_total{{server=\"127.0.0.1\"}} ")) {
+        assert!(text.lines().any(|line| line.starts_with(&counter)), "{counter}: {text}");
     }
     let version =
         format!("nfs_csi_build_info{{version=\"{}\",driver=\"nfs.csi.k8s.io\"}} 1", env!("CARGO_PKG_VERSION"));

@@ -10,6 +10,7 @@ mod ping;
 pub mod private_dir;
 mod reach;
 mod servers;
+mod statistics;
 mod table_watch;
 pub mod tidy;
 mod unmount;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex as Turn;
 use tokio::time::timeout;
@@ -17,9 +17,10 @@ use super::detached::Detached;
 use super::ping::Pinger;
 use super::private_dir::PrivateDir;
 use super::servers::{Manner, Server, Servers};
+use super::statistics::Statistics;
 use super::table_watch::{TableWatch, is_mounted};
 use super::worker_pool::{WorkerPool, worker_failed};
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, Metrics, MountTimes};
 use crate::mount::options::Version;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage, Workplace};
@@ -79,6 +80,8 @@ pub struct Mounter {
     limits: Limits,
     pool: Arc<WorkerPool>,
     private: PrivateDir,
+    times: MountTimes,
+    statistics: Statistics,
     /// Folders in it that no mount is being made in, and how many were made.
     workplaces: Mutex<Vec<Workplace>>,
     made_workplaces: AtomicU64,
@@ -96,10 +99,12 @@ impl Mounter {
     ///
     /// # Errors
     /// Where this binary cannot be started again as a worker.
-    pub fn start(limits: Limits, private: PrivateDir) -> io::Result<Arc<Self>> {
+    pub fn start(limits: Limits, private: PrivateDir, times: MountTimes) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             limits,
             private,
+            times,
+            statistics: Statistics::default(),
             workplaces: Mutex::default(),
             made_workplaces: AtomicU64::new(0),
             pool: WorkerPool::start()?,
@@ -145,6 +150,17 @@ impl Mounter {
 
     /// Mounts what the request names, unless something is mounted on its target.
     pub async fn mount(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
+        let begun = Instant::now();
+        let mounted = self.try_to_mount(&request).await;
+        match &mounted {
+            Ok(Mounted::Now { version, .. }) => self.times.made(&request.server, version, begun.elapsed()),
+            Ok(Mounted::Before(_)) => {}
+            Err(error) => self.times.failed(&request.server, error.cause()),
+        }
+        mounted
+    }
+
+    async fn try_to_mount(self: &Arc<Self>, request: &MountRequest) -> Result<Mounted, MountError> {
         let table = Table::read()?;
         if let Some(mount) = table.at(Path::new(&request.target)) {
             return Ok(Mounted::Before(Occupant::of(mount)));
@@ -157,11 +173,11 @@ impl Mounter {
         let (newer, older): (Vec<Version>, Vec<Version>) =
             candidates.into_iter().partition(|version| *version > Version::V3);
         let (first, then) = if newer.is_empty() { (older, newer) } else { (newer, older) };
-        let refusal = match self.mount_as(&server, &request, &first, is_first).await {
+        let refusal = match self.mount_as(&server, request, &first, is_first).await {
             Err(error) if !then.is_empty() && is_reason_for_older(&error) => error,
             mounted => return mounted,
         };
-        self.mount_as(&server, &request, &then, is_first).await.map_err(|error| match (refusal, error) {
+        self.mount_as(&server, request, &then, is_first).await.map_err(|error| match (refusal, error) {
             (MountError::VersionNotServed { .. }, MountError::VersionNotServed { .. }) => {
                 request.version_not_served(&[first, then].concat())
             }
@@ -349,6 +365,10 @@ impl Mounter {
             let table = Table::read().unwrap_or_default();
             count(table.iter().filter(|mount| mount.is_nfs()).map(|mount| mount.server().to_owned()))
         });
+        observe(metrics::NFS_CALLS, |mounter| mounter.statistics.read(|calls| calls.made));
+        observe(metrics::NFS_RETRANSMISSIONS, |mounter| mounter.statistics.read(|calls| calls.retransmissions));
+        observe(metrics::NFS_TIMEOUTS, |mounter| mounter.statistics.read(|calls| calls.timeouts));
+        observe(metrics::NFS_ROUND_TRIPS, |mounter| mounter.statistics.read(|calls| calls.round_trips));
         observe(metrics::DETACHED, |mounter| count(mounter.detached.servers().into_iter()));
     }
 }

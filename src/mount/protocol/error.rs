@@ -106,6 +106,29 @@ impl From<TableError> for MountError {
 }
 
 impl MountError {
+    /// The kind of reason in a word, for a metric.
+    #[must_use]
+    pub fn cause(&self) -> &'static str {
+        match self {
+            Self::Unresolved { .. } => "unresolved",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Refused { .. } => "refused",
+            Self::NotNfs { .. } => "not-nfs",
+            Self::VersionNotServed { .. } => "version",
+            Self::NoSuchShare { .. } => "no-such-share",
+            Self::Denied { .. } | Self::NotPermitted { .. } => "denied",
+            Self::BadOptions { .. } | Self::Options { .. } => "options",
+            Self::NoStatd { .. } => "no-statd",
+            Self::Symlink { .. } => "link",
+            Self::NoKernelSupport { .. } => "no-kernel-support",
+            Self::Target { .. } | Self::NotMounted { .. } => "target",
+            Self::Stale { .. } => "stale",
+            Self::TimedOut { .. } => "timed-out",
+            Self::Queued { .. } => "queued",
+            Self::System { .. } | Self::Worker { .. } => "other",
+        }
+    }
+
     /// An errno for which there is no better word.
     pub(in crate::mount) fn system(what: String, errno: Errno) -> Self {
         Self::System { what, errno: errno as i32, reason: errno.desc().into() }
