@@ -3,8 +3,9 @@
 //! The calls that may block are made by worker processes (`worker_pool`), a bounded number at a time for each server
 //! (`servers`), and only for servers that answer (`reach`), so that a dead one takes no more than its share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use super::detached::Detached;
 use super::ping::Pinger;
 use super::private_dir::PrivateDir;
-use super::servers::{Manner, Server, Servers};
+use super::servers::{Manner, NFS_PORT, Server, Servers};
 use super::statistics::Statistics;
 use super::table_watch::{TableWatch, is_mounted};
 use super::worker_pool::{WorkerPool, worker_failed};
@@ -166,18 +167,18 @@ impl Mounter {
             return Ok(Mounted::Before(Occupant::of(mount)));
         }
         self.check_way(&table, &request.target).await?;
-        let is_first = !table.iter().any(|mount| mount.is_nfs() && mount.server() == request.server);
+        let known = clients(&table);
         drop(table);
         let server = self.servers.get(&request.server, request.options.port(), request.options.transport());
         let candidates = server.not_lacking(request.options.candidates());
         let (newer, older): (Vec<Version>, Vec<Version>) =
             candidates.into_iter().partition(|version| *version > Version::V3);
         let (first, then) = if newer.is_empty() { (older, newer) } else { (newer, older) };
-        let refusal = match self.mount_as(&server, request, &first, is_first).await {
+        let refusal = match self.mount_as(&server, request, &first, &known).await {
             Err(error) if !then.is_empty() && is_reason_for_older(&error) => error,
             mounted => return mounted,
         };
-        self.mount_as(&server, request, &then, is_first).await.map_err(|error| match (refusal, error) {
+        self.mount_as(&server, request, &then, &known).await.map_err(|error| match (refusal, error) {
             (MountError::VersionNotServed { .. }, MountError::VersionNotServed { .. }) => {
                 request.version_not_served(&[first, then].concat())
             }
@@ -193,13 +194,14 @@ impl Mounter {
         server: &Arc<Server>,
         request: &MountRequest,
         candidates: &[Version],
-        is_first: bool,
+        known: &HashSet<KnownClient>,
     ) -> Result<Mounted, MountError> {
         let major = candidates.first().map_or(4, |version| version.major());
         let manner = Manner { major, security: request.options.security() };
         server.check_mount(&manner)?;
         let reached = self.reach(server, request, candidates, major).await?;
         let what = format!("the mount of {}", request.source());
+        let is_first = !known.contains(&(reached.address.ip(), reached.address.port(), major));
         let _turn = if is_first {
             let turn = self.take_turn(&what).await?;
             // Whoever had the turn before may have found out that it hangs.
@@ -371,6 +373,18 @@ impl Mounter {
         observe(metrics::NFS_ROUND_TRIPS, |mounter| mounter.statistics.read(|calls| calls.round_trips));
         observe(metrics::DETACHED, |mounter| count(mounter.detached.servers().into_iter()));
     }
+}
+
+/// What the kernel's client of a server is known by: address, port, and major version. What the server is called is
+/// nothing to it.
+type KnownClient = (IpAddr, u16, u32);
+
+/// Those that are in use.
+fn clients(table: &Table) -> HashSet<KnownClient> {
+    let mounts = table.iter().filter(|mount| mount.is_nfs());
+    mounts
+        .filter_map(|mount| Some((mount.address()?, mount.port().unwrap_or(NFS_PORT), mount.major_version())))
+        .collect()
 }
 
 fn count(servers: impl Iterator<Item = String>) -> Vec<(String, u64)> {

@@ -14,7 +14,7 @@ use crate::mount::protocol::error::MountError;
 use crate::mount::table::Mount;
 
 /// NFS's own port.
-const NFS_PORT: u16 = 2049;
+pub(super) const NFS_PORT: u16 = 2049;
 /// Servers beyond these are forgotten when they are not in use: a pod's author may name any.
 const MOST: usize = 1024;
 /// How long addresses are taken as they were looked up.
