@@ -8,7 +8,7 @@ use nfs_csi::{driver, mount::worker};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == worker::COMMAND) {
-        return worker::run();
+        return worker::run(std::env::args_os().nth(2).as_deref());
     }
     match cli::parse(std::env::args_os()) {
         Ok(Invocation::Serve(configuration)) => driver::run(*configuration),

@@ -176,6 +176,7 @@ impl Worker {
         ours.set_nonblocking(true)?;
         let process = Command::new("/proc/self/exe")
             .arg(worker::COMMAND)
+            .arg(std::process::id().to_string())
             // A dead name server costs a second, not the five that the resolver waits by default (resolv.conf(5)).
             .env("RES_OPTIONS", "timeout:1 attempts:2")
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -9,6 +9,7 @@ mod kernel;
 mod scratch_dir;
 mod statd;
 
+use std::ffi::OsStr;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -20,6 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
+use nix::unistd::getppid;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use self::errno::errno_of;
@@ -29,19 +31,24 @@ use super::protocol::{Reply, Request, framed};
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";
 
-/// Serves requests from standard input until the daemon closes it.
+/// Serves requests from standard input until the daemon, which is the process `daemon`, closes it.
 #[must_use]
-pub fn run() -> ExitCode {
-    match serve() {
+pub fn run(daemon: Option<&OsStr>) -> ExitCode {
+    match serve(daemon) {
         Ok(()) => ExitCode::SUCCESS,
         // The daemon sees the socket closed, and says so where it waits for an answer.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn serve() -> io::Result<()> {
+fn serve(daemon: Option<&OsStr>) -> io::Result<()> {
     // A worker that is blocked in the kernel does not see its socket closed.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // A daemon that was killed before that sends no signal, and what it asked for is in the socket: to carry that out
+    // would be to disturb its successor.
+    if daemon != Some(OsStr::new(&getppid().to_string())) {
+        return Err(io::Error::from(ErrorKind::NotConnected));
+    }
     nix::sys::stat::umask(Mode::empty());
     let mut socket = BufReader::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
     while let Some(message) = receive(&mut socket)? {

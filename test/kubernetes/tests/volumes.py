@@ -46,6 +46,8 @@ def a_claim_is_written_by_one_pod_read_by_another_and_gone_with_its_directory():
     pod("life-writer", "echo written > /data/file && sleep 1000", {"data": "life"})
     phase("life-writer", "Running")
     assert succeeds("life-reader", "until [ -s /data/file ]; do sleep 0.1; done; cat /data/file", {"data": "life"}) == "written\n"
+    # A pod that has ended may be deleted before its volumes are unmounted.
+    api.wait("one mount", 60, lambda: len(mounts_of(volume)) == 1)
     [line] = mounts_of(volume)
     assert " - nfs4 " in line and "vers=4.2" in line, line
     remove("Pod", "life-writer")
