@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod proto;
+mod reason;
 pub mod registration;
 pub mod rpc;
 pub mod server;

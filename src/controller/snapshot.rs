@@ -19,6 +19,7 @@ use crate::export::staging::{Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
+use crate::reason::errno_of;
 use crate::tree::SourceKind;
 use crate::tree::archive;
 use crate::tree::attributes::permissions;
@@ -252,13 +253,7 @@ impl Taking {
                 let file = export.snapshot_archive(staged)?;
                 archive::write(directory, Some(export.own_inode()?), &file, progress)
                     .map_err(|error| export.archive_failed(&what, error))?;
-                file.sync_data().map_err(|error| {
-                    export.failed(
-                        "write the archive of",
-                        what,
-                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
-                    )
-                })
+                file.sync_data().map_err(|error| export.failed("write the archive of", what, errno_of(error)))
             }
         }
     }

@@ -21,6 +21,7 @@ use super::attempt_name::RECORDS;
 use super::pages::Listed;
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
+use crate::reason::errno_of;
 use crate::volume::access::{Mode as Permissions, OnDelete};
 use crate::volume::content::RecordedSource;
 use crate::volume::record_key::RecordKey;
@@ -248,7 +249,7 @@ impl Export {
         let mut file =
             beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
         let written = file.write_all(&text).and_then(|()| file.sync_data());
-        written.map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))?;
+        written.map_err(|error| failed(errno_of(error)))?;
         Ok(file.into())
     }
 }

@@ -20,6 +20,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
 use rustix::fs::Statx;
 
 use super::{Export, ExportError};
+use crate::reason::errno_of;
 use crate::tree::look_again;
 use crate::tree::make::descend;
 use crate::volume::path::RESERVED;
@@ -152,7 +153,7 @@ impl TreeLayout {
 
 /// Looks at a folder, and makes the client forget what it remembers of the names in it where that has changed.
 pub(super) fn look(folder: &OwnedFd) -> nix::Result<Statx> {
-    look_again(folder).map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+    look_again(folder).map_err(errno_of)
 }
 
 /// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.

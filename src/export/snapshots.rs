@@ -24,6 +24,7 @@ use super::staging::Staged;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
+use crate::reason::errno_of;
 use crate::tree::count;
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
@@ -183,9 +184,7 @@ impl Export {
         let failed = |errno| self.failed("write in staging", MANIFEST, errno);
         let text = serde_json::to_vec(manifest).map_err(|_| failed(Errno::EINVAL))?;
         let mut file = new_file(staged, MANIFEST).map_err(failed)?;
-        file.write_all(&text)
-            .and_then(|()| file.sync_data())
-            .map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
+        file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))
     }
 
     /// Moves a snapshot into the trash; gives the name it has there. None if there is no such snapshot.

@@ -14,6 +14,7 @@ use super::trash::Trash;
 use super::trash_name::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
+use crate::reason::errno_of;
 use crate::tree::remove;
 use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
@@ -219,8 +220,7 @@ impl Export {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
         let file = beneath::open(&self.layout()?.trash, note.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = std::fs::File::from(file.map_err(failed)?);
-        std::io::Write::write_all(&mut file, &text)
-            .map_err(|error| failed(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)))
+        std::io::Write::write_all(&mut file, &text).map_err(|error| failed(errno_of(error)))
     }
 
     /// Why something in the trash could not be freed; none if there is no note.

@@ -11,6 +11,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use thiserror::Error;
 
 use super::table::{Mount, Table, TableError};
+use crate::reason::errno_of;
 
 const STATUS: &str = "/proc/self/status";
 const FILE_SYSTEMS: &str = "/proc/filesystems";
@@ -122,10 +123,6 @@ fn read(path: &'static str) -> Result<String, HostError> {
 fn find_file_system(fs_type: &str) -> nix::Result<()> {
     let found = rustix::mount::fsopen(fs_type, rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC);
     found.map(drop).map_err(errno_of)
-}
-
-fn errno_of(errno: rustix::io::Errno) -> Errno {
-    Errno::from_raw(errno.raw_os_error())
 }
 
 /// Whether the effective capabilities in the text of `/proc/self/status` hold CAP_SYS_ADMIN.

@@ -72,7 +72,7 @@ impl Mount {
     /// Whether it is a mount of an NFS share, of whichever version.
     #[must_use]
     pub fn is_nfs(&self) -> bool {
-        matches!(self.fs_type.as_str(), "nfs" | "nfs4")
+        is_nfs(&self.fs_type)
     }
 
     /// The NFS server, as the source names it; empty where it names none.
@@ -222,6 +222,12 @@ fn sort_upwards(mounts: &mut [&Mount]) {
         }
         (lowest, height)
     });
+}
+
+/// Whether a type of file system is NFS, of whichever version.
+#[must_use]
+pub fn is_nfs(fs_type: &str) -> bool {
+    matches!(fs_type, "nfs" | "nfs4")
 }
 
 /// Splits the source of an NFS mount, `server:/path` or `[address]:/path`, into host (without brackets) and path.

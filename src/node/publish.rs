@@ -13,7 +13,7 @@ use crate::mount::daemon::mounter::Mounted;
 use crate::mount::options::Options;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant};
-use crate::mount::table::{Table, split_source};
+use crate::mount::table::{Table, is_nfs, split_source};
 use crate::volume::access::Mode;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
@@ -256,10 +256,6 @@ fn request(publish: &Publish) -> MountRequest {
     }
 }
 
-fn is_nfs(occupant: &Occupant) -> bool {
-    matches!(occupant.fs_type.as_str(), "nfs" | "nfs4")
-}
-
 /// Whether a mount is the one that a record tells of. A plugin that was killed may have had no time to note where the
 /// share led: then it is enough that the mount is of its server.
 fn is_mount_of(occupant: &Occupant, published: &Published) -> bool {
@@ -268,7 +264,7 @@ fn is_mount_of(occupant: &Occupant, published: &Published) -> bool {
         Some(source) => has_source(occupant, source),
         None => {
             has_source(occupant, &published.source)
-                || (is_nfs(occupant) && host(&occupant.source) == host(&published.source))
+                || (is_nfs(&occupant.fs_type) && host(&occupant.source) == host(&published.source))
         }
     }
 }
@@ -277,5 +273,5 @@ fn is_mount_of(occupant: &Occupant, published: &Published) -> bool {
 /// server to the kernel, which shows the one it saw first.
 fn has_source(occupant: &Occupant, source: &str) -> bool {
     let path = |source: &str| split_source(source.as_ref()).map(|(_, path)| path.to_owned());
-    is_nfs(occupant) && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
+    is_nfs(&occupant.fs_type) && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
 }

@@ -16,6 +16,7 @@ use rustix::io::{Errno, Result};
 use super::TreeError;
 use super::effort::{Effort, Work, Worker};
 use super::walk::{self, Node};
+use crate::reason::errno_of;
 
 /// Directories that are open at once, about.
 const OPEN: usize = 256;
@@ -65,7 +66,7 @@ impl Work for Count<'_> {
     fn carry_out(&self, task: Task, worker: &Worker<'_, '_, Self>) {
         let directory = Arc::clone(&task.directory);
         if let Err(errno) = self.directory(task, worker) {
-            let errno = nix::errno::Errno::from_raw(errno.raw_os_error());
+            let errno = errno_of(errno);
             let error = TreeError { what: "count what is in", path: directory.path(), errno };
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             worker.stop();

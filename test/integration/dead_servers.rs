@@ -322,12 +322,8 @@ async fn volumes_of_a_dead_server_that_share_nothing_all_go_at_once() {
     let folder = folder();
     let driver = Driver::start_as("node", folder.path(), &[]);
     let mut node = driver.node().await;
-    let volume = by_hand("mortal", &MORTAL.parameters());
-    let targets: Vec<PathBuf> = (0..VOLUMES).map(|number| folder.path().join(format!("target-{number}"))).collect();
-    for target in &targets {
-        // Each has a superblock of its own, as volumes have that are exports of their own.
-        node.node_publish_volume(publish(&volume, target, RWX, &["nosharecache"])).await.unwrap();
-    }
+    // Each has a superblock of its own, as volumes have that are exports of their own.
+    let Published { volume, targets } = published(&mut node, folder.path(), VOLUMES, &["nosharecache"]).await;
     let dead = MORTAL.die();
     let calls = targets.iter().map(|target| {
         let (mut node, request) = (node.clone(), unpublish(&volume, target));

@@ -375,11 +375,10 @@ impl Mounter {
     }
 }
 
-/// What the kernel's client of a server is known by: address, port, and major version. What the server is called is
-/// nothing to it.
+/// What tells the kernel's clients of servers apart: address, port and major version. The server's name does not.
 type KnownClient = (IpAddr, u16, u32);
 
-/// Those that are in use.
+/// The clients that are in use.
 fn clients(table: &Table) -> HashSet<KnownClient> {
     let mounts = table.iter().filter(|mount| mount.is_nfs());
     mounts

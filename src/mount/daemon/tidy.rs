@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::mounter::Mounter;
 use super::private_dir::{LOCK, PREFIX};
-use crate::mount::table::{Table, split_source};
+use crate::mount::table::Table;
 
 /// Unmounts and removes what processes left behind that were killed. What cannot be removed is logged and left.
 pub async fn tidy_up(place: &Path, mounter: &Arc<Mounter>) {
@@ -31,8 +31,7 @@ pub async fn unmount_below(folder: &Path, mounter: &Arc<Mounter>) {
     // What is mounted last goes first.
     for mount in table.below(folder).rev() {
         let target = mount.mount_point.to_string_lossy();
-        let server = split_source(&mount.source).map_or("", |(server, _)| server);
-        match mounter.unmount(server, &target, true).await {
+        match mounter.unmount(mount.server(), &target, true).await {
             Ok(()) => tracing::info!(source = %mount.source.to_string_lossy(), "export unmounted"),
             Err(error) => tracing::warn!(%target, %error, "cannot unmount an export"),
         }

@@ -204,16 +204,15 @@ impl Worker {
         let slow = end.min(self.asked + SLOW);
         let answer = {
             let mut call = pin!(self.ask(request));
-            match timeout_at(slow, &mut call).await {
-                Err(_) if slow < end => {
-                    leave_cgroup(process);
-                    (timeout_at(end, call).await, true)
-                }
-                answer => (answer, false),
+            let answer = timeout_at(slow, &mut call).await;
+            if answer.is_ok() || slow == end {
+                return answer;
             }
+            leave_cgroup(process);
+            timeout_at(end, call).await
         };
-        self.is_outside |= answer.1;
-        answer.0
+        self.is_outside = true;
+        answer
     }
 
     async fn ask(&mut self, request: &Request) -> io::Result<Reply> {

@@ -11,13 +11,14 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fchmodat, fstat};
 
-use super::errno::{errno_of, of_mount};
+use super::errno::of_mount;
 use super::{kernel, statd};
 use crate::beneath;
 use crate::mount::options::{Version, fs_type};
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reached, Reply, Workplace};
 use crate::mount::table::{self, Table};
+use crate::reason::errno_of;
 
 /// Mounts what the request names, unless something is mounted on its target: first in the workplace, and from there to
 /// the target in one step, when it is known to be what was asked for. A worker that dies leaves nothing half-made there.

@@ -3,8 +3,6 @@
 //! The meaning of an errno of mount(2) for NFS is measured, not documented: each case of [`of_mount`] was seen with a
 //! kernel client and a kernel server.
 
-use std::io;
-
 use nix::errno::Errno;
 
 use crate::mount::options;
@@ -33,8 +31,4 @@ pub(super) fn of_mount(request: &MountRequest, fs_type: &str, errno: Errno) -> M
         Errno::ELOOP => MountError::Symlink { share, found: "more links".into() },
         _ => MountError::system(format!("cannot mount {share} on {}", request.target), errno),
     }
-}
-
-pub(super) fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

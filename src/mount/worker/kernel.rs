@@ -14,6 +14,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys_mount::{Mount, MountFlags};
 
 use crate::mount::protocol::Usage;
+use crate::reason::errno_of;
 
 /// A copy of a mount, which is nowhere in the tree and goes with its descriptor.
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
@@ -98,10 +99,6 @@ pub(super) fn usage(descriptor: impl AsFd) -> io::Result<Usage> {
         total_inodes: stat.files(),
         available_inodes: stat.files_free(),
     })
-}
-
-fn errno_of(errno: rustix::io::Errno) -> Errno {
-    Errno::from_raw(errno.raw_os_error())
 }
 
 /// sys-mount and nix each have a type for the same bits.

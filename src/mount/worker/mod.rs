@@ -24,9 +24,9 @@ use nix::sys::stat::Mode;
 use nix::unistd::getppid;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use self::errno::errno_of;
 use super::protocol::error::MountError;
 use super::protocol::{Reply, Request, framed};
+use crate::reason::errno_of;
 
 /// The word on the command line that makes a process a worker.
 pub const COMMAND: &str = "worker";

@@ -24,7 +24,6 @@ mod tests;
 mod write;
 
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -33,6 +32,7 @@ use thiserror::Error;
 
 pub use self::read::{Limits, read};
 pub use self::write::write;
+use crate::reason::Reason;
 use crate::tree::{Progress, TreeError};
 
 /// The unit of a tar archive, in bytes.
@@ -110,29 +110,6 @@ impl ArchiveError {
 
     fn unsupported(member: &[u8], kind: &'static str) -> Self {
         Self::Unsupported { member: shown(member), kind }
-    }
-}
-
-/// The kernel's reason, whichever crate brings it.
-trait Reason {
-    fn errno(self) -> Errno;
-}
-
-impl Reason for Errno {
-    fn errno(self) -> Errno {
-        self
-    }
-}
-
-impl Reason for rustix::io::Errno {
-    fn errno(self) -> Errno {
-        Errno::from_raw(self.raw_os_error())
-    }
-}
-
-impl Reason for io::Error {
-    fn errno(self) -> Errno {
-        self.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
     }
 }
 

@@ -40,6 +40,7 @@ use super::attributes::{Attributes, Xattr, is_user, xattrs};
 use super::effort::{Effort, Work, Worker};
 use super::walk::{self, Entry};
 use super::{Progress, SourceKind, TreeError, is_own};
+use crate::reason::errno_of;
 
 /// So many entries are worth a worker of their own.
 const PART: usize = 8;
@@ -148,7 +149,7 @@ impl Spot<'_> {
 
 fn failed(what: &'static str, path: PathBuf, errno: Errno) -> TreeError {
     let path = if path.as_os_str().is_empty() { ".".into() } else { path };
-    TreeError { what, path, errno: nix::errno::Errno::from_raw(errno.raw_os_error()) }
+    TreeError { what, path, errno: errno_of(errno) }
 }
 
 /// Opens a directory of the source, with what is kept of it.

@@ -25,6 +25,7 @@ use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, t
 use super::effort::{Effort, Work, Worker};
 use super::walk::{Node, as_path};
 use crate::beneath;
+use crate::reason::errno_of;
 
 /// How often a directory that fills up while it is emptied is emptied again.
 const ROUNDS: u32 = 8;
@@ -290,7 +291,7 @@ impl<'a> Removal<'a> {
             let mut removed = 0;
             let mut entries = RawDir::new(directory, buffer);
             while let Some(entry) = entries.next() {
-                let entry = entry.map_err(from_rustix)?;
+                let entry = entry.map_err(errno_of)?;
                 let (name, kind, cookie) = (entry.file_name(), entry.file_type(), entry.next_entry_cookie());
                 if !is_dots(name) {
                     match self.entry(parent, (name, kind), waits, worker) {
@@ -383,14 +384,14 @@ impl<'a> Removal<'a> {
 /// unless the directory was found unchanged since it was read. Whether there are any.
 fn prepare(directory: &OwnedFd, from: u64) -> Result<bool> {
     let mut buffer = [MaybeUninit::uninit(); GLANCE];
-    if tell(directory).map_err(from_rustix)? != from {
-        seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
+    if tell(directory).map_err(errno_of)? != from {
+        seek(directory, SeekFrom::Start(from)).map_err(errno_of)?;
     }
     let mut entries = RawDir::new(directory, &mut buffer);
     let mut several = 0;
     while several < 2 {
         match entries.next() {
-            Some(entry) => several += u32::from(!is_dots(entry.map_err(from_rustix)?.file_name())),
+            Some(entry) => several += u32::from(!is_dots(entry.map_err(errno_of)?.file_name())),
             None => break,
         }
         if several > 0 && entries.is_buffer_empty() {
@@ -399,10 +400,10 @@ fn prepare(directory: &OwnedFd, from: u64) -> Result<bool> {
     }
     if several > 1 {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(from_rustix)?;
+        statx(directory, c"", flags, StatxFlags::BASIC_STATS).map_err(errno_of)?;
     }
     if several > 0 {
-        seek(directory, SeekFrom::Start(from)).map_err(from_rustix)?;
+        seek(directory, SeekFrom::Start(from)).map_err(errno_of)?;
     }
     Ok(several > 0)
 }
@@ -414,10 +415,6 @@ fn path(origin: &Node<()>) -> OsString {
 
 fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
-}
-
-fn from_rustix(errno: rustix::io::Errno) -> Errno {
-    Errno::from_raw(errno.raw_os_error())
 }
 
 #[cfg(test)]
