@@ -51,19 +51,45 @@ impl PrivateDir {
         }
     }
 
-    /// Removes the folder, if nothing is mounted in it any more. What cannot be removed, the next process finds.
+    /// Removes the folder, if nothing is mounted in it any more. What cannot be removed, the next process finds by the
+    /// lock, which therefore goes last.
     pub fn remove(&self) {
-        for folder in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            // Only where it is empty and nothing is mounted on it.
-            let _ = std::fs::remove_dir(folder.path());
+        let mut is_empty = true;
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if entry.file_name() != LOCK {
+                // Only where it is empty and nothing is mounted on it.
+                is_empty &= std::fs::remove_dir(entry.path()).is_ok();
+            }
         }
-        let _ = std::fs::remove_file(self.path.join(LOCK));
-        let _ = std::fs::remove_dir(&self.path);
+        if is_empty {
+            let _ = std::fs::remove_file(self.path.join(LOCK));
+            let _ = std::fs::remove_dir(&self.path);
+        }
     }
 }
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_go_keeps_the_lock_by_which_the_next_process_finds_it() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = PrivateDir::create(place.path()).unwrap();
+        let busy = folder.mount_point("busy").unwrap();
+        // What is in it stands for a mount.
+        std::fs::write(busy.join("file"), "").unwrap();
+        let path = folder.path().to_owned();
+        folder.remove();
+        assert!(path.join(LOCK).exists());
+        std::fs::remove_file(busy.join("file")).unwrap();
+        drop(folder);
+        assert!(!path.exists());
     }
 }
