@@ -8,8 +8,9 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::watch;
@@ -102,23 +103,21 @@ struct Running {
 }
 
 /// Who waits for a job.
-#[derive(Debug)]
-struct Callers(Mutex<(usize, Instant)>);
+#[derive(Debug, Default)]
+struct Callers {
+    waiting: AtomicUsize,
+    /// Whether somebody has come, or asked in another way, since this was looked at last.
+    asked: AtomicBool,
+}
 
 impl Callers {
-    fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new((0, Instant::now()))))
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
     }
 
-    fn change(&self, change: impl Fn(usize) -> usize) {
-        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *callers = (change(callers.0), Instant::now());
-    }
-
-    /// How long nobody has waited.
-    fn gone_for(&self) -> Duration {
-        let (waiting, since) = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting > 0 { Duration::ZERO } else { since.elapsed() }
+    /// Whether somebody waits, or did since the last look.
+    fn want(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed) || self.waiting.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -127,14 +126,15 @@ struct Caller(Arc<Callers>);
 
 impl Caller {
     fn new(callers: Arc<Callers>) -> Self {
-        callers.change(|waiting| waiting + 1);
+        callers.waiting.fetch_add(1, Ordering::Relaxed);
         Self(callers)
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        self.0.change(|waiting| waiting - 1);
+        self.0.ask();
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -189,7 +189,7 @@ impl Jobs {
         let (finish, done) = watch::channel(None);
         let progress = Arc::clone(&job.progress);
         let place = Place { jobs: Arc::clone(self), key: job.key.clone() };
-        let callers = Callers::new();
+        let callers = Arc::<Callers>::default();
         let caller = Caller::new(Arc::clone(&callers));
         let followed = (job.clone(), Arc::clone(&callers));
         running.insert(job.key.clone(), Running { job, done: done.clone(), callers });
@@ -221,20 +221,22 @@ type Joined = (watch::Receiver<Option<Outcome>>, Arc<Progress>, Caller);
 async fn following<T>((job, callers): (Job, Arc<Callers>), work: impl Future<Output = T>) -> T {
     let Job { key, method, progress, abandoned_after, .. } = job;
     let look = abandoned_after.map_or(REPORT, |after| REPORT.min(after / 4));
-    let mut reported = Instant::now();
+    let (mut unreported, mut unwanted) = (Duration::ZERO, Duration::ZERO);
     let mut work = std::pin::pin!(work);
     loop {
         if let Ok(result) = tokio::time::timeout(look, &mut work).await {
             return result;
         }
-        if reported.elapsed() >= REPORT {
+        unreported += look;
+        if unreported >= REPORT {
             tracing::info!(method, key, %progress, "still running");
-            reported = Instant::now();
+            unreported = Duration::ZERO;
         }
         if progress.take_asked() {
-            callers.change(|waiting| waiting);
+            callers.ask();
         }
-        if abandoned_after.is_some_and(|after| callers.gone_for() >= after) && !progress.is_stopped() {
+        unwanted = if callers.want() { Duration::ZERO } else { unwanted + look };
+        if abandoned_after.is_some_and(|after| unwanted >= after) && !progress.is_stopped() {
             tracing::info!(method, key, %progress, "nobody has asked for this for a while: it is ended");
             progress.stop();
         }

@@ -245,6 +245,7 @@ pub struct Call {
     method: &'static str,
     code: &'static str,
     begun: Instant,
+    took: Option<Duration>,
 }
 
 impl Metrics {
@@ -274,7 +275,7 @@ impl Metrics {
     #[must_use]
     pub fn begin(self: &Arc<Self>, method: &'static str) -> Call {
         self.running.get_or_create(&Running { method }).inc();
-        Call { metrics: Arc::clone(self), method, code: CANCELLED, begun: Instant::now() }
+        Call { metrics: Arc::clone(self), method, code: CANCELLED, begun: Instant::now(), took: None }
     }
 
     /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has
@@ -300,7 +301,7 @@ impl Call {
     #[must_use]
     pub fn end(mut self, code: &'static str) -> f64 {
         self.code = code;
-        self.begun.elapsed().as_secs_f64() * 1000.0
+        self.took.insert(self.begun.elapsed()).as_secs_f64() * 1000.0
     }
 }
 
@@ -309,7 +310,7 @@ impl Drop for Call {
         let (method, code) = (self.method, self.code);
         self.metrics.running.get_or_create(&Running { method }).dec();
         let histogram = self.metrics.durations.get_or_create(&Ended { method, code });
-        histogram.observe(self.begun.elapsed().as_secs_f64());
+        histogram.observe(self.took.unwrap_or_else(|| self.begun.elapsed()).as_secs_f64());
     }
 }
 

@@ -3,6 +3,7 @@
 //! Reading it never blocks, whatever state a server is in; a look at a mounted path may block for ever. The form of
 //! its lines is that of proc(5): space, tab, newline and backslash are written in octal, and paths are bytes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,6 +21,8 @@ use super::options::Transport;
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 /// How much is read at once: room for a few hundred mounts.
 const CHUNK: usize = 64 * 1024;
+/// Which field of a line the mount point is, counted from 0.
+const MOUNT_POINT: usize = 4;
 /// What the kernel appends to a mount point whose directory is gone. No living path holds two slashes.
 const DELETED: &[u8] = b"//deleted";
 
@@ -129,17 +132,35 @@ pub struct Table(Vec<Mount>);
 impl Table {
     /// Reads the table as it is now. A mount that comes or goes meanwhile may or may not be in it.
     pub fn read() -> Result<Self, TableError> {
-        let text = read_text().map_err(|error| TableError::Unreadable { reason: error.to_string() })?;
-        Self::parse(&text)
+        with_text(Self::parse)
+    }
+
+    /// Reads of the table only what is mounted on these paths.
+    pub fn read_on(paths: &[&Path]) -> Result<Self, TableError> {
+        with_text(|text| Self::parse_those(text, |line| is_on(line, |on| paths.contains(&on))))
+    }
+
+    /// Reads of the table only the mounts on this path and its parents, and those of NFS shares.
+    pub fn read_near(path: &Path) -> Result<Self, TableError> {
+        let nfs = b" - nfs";
+        with_text(|text| {
+            Self::parse_those(text, |line| {
+                is_on(line, |on| path.starts_with(on)) || line.windows(nfs.len()).any(|part| part == nfs)
+            })
+        })
     }
 
     /// Reads a table in the form of `/proc/self/mountinfo`.
     pub fn parse(text: &[u8]) -> Result<Self, TableError> {
+        Self::parse_those(text, |_| true)
+    }
+
+    fn parse_those(text: &[u8], wanted: impl Fn(&[u8]) -> bool) -> Result<Self, TableError> {
         let malformed = |index: usize, line: &[u8]| TableError::Line {
             number: index + 1,
             line: String::from_utf8_lossy(&line[..line.len().min(200)]).into_owned(),
         };
-        let lines = text.split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+        let lines = text.split(|&byte| byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty() && wanted(line));
         lines.map(|(index, line)| mount(line).ok_or_else(|| malformed(index, line))).collect::<Result<_, _>>().map(Self)
     }
 
@@ -186,23 +207,40 @@ impl Table {
     }
 }
 
-/// Reads the kernel's text through a file that stays open: it is asked for at every mount.
-fn read_text() -> io::Result<Vec<u8>> {
+/// Does something with the kernel's text.
+fn with_text<T>(parse: impl FnOnce(&[u8]) -> Result<T, TableError>) -> Result<T, TableError> {
     // One reader at a time: the kernel goes on line by line only where the last read of the file ended.
-    static KEPT: Mutex<Option<File>> = Mutex::new(None);
+    static KEPT: Mutex<Option<Reader>> = Mutex::new(None);
+    let unreadable = |error: io::Error| TableError::Unreadable { reason: error.to_string() };
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let file = match &mut *kept {
-        Some(file) => file,
-        none => none.insert(File::open(MOUNTINFO)?),
+    let reader = match &mut *kept {
+        Some(reader) => reader,
+        none => none.insert(Reader::new().map_err(unreadable)?),
     };
-    let mut text = Vec::new();
-    loop {
-        let end = text.len();
-        text.resize(end + CHUNK, 0);
-        let count = file.read_at(&mut text[end..], end as u64)?;
-        text.truncate(end + count);
-        if count == 0 {
-            return Ok(text);
+    parse(reader.read().map_err(unreadable)?)
+}
+
+/// The kernel's text. File and memory are kept: it is asked for at every mount.
+struct Reader {
+    file: File,
+    text: Vec<u8>,
+}
+
+impl Reader {
+    fn new() -> io::Result<Self> {
+        Ok(Self { file: File::open(MOUNTINFO)?, text: Vec::new() })
+    }
+
+    fn read(&mut self) -> io::Result<&[u8]> {
+        let mut end = 0;
+        loop {
+            if self.text.len() - end < CHUNK / 2 {
+                self.text.resize(end + CHUNK, 0);
+            }
+            match self.file.read_at(&mut self.text[end..], end as u64)? {
+                0 => return Ok(&self.text[..end]),
+                count => end += count,
+            }
         }
     }
 }
@@ -244,6 +282,12 @@ pub fn split_source(source: &OsStr) -> Option<(&str, &str)> {
     (!host.is_empty() && path.starts_with('/')).then_some((host, path))
 }
 
+/// Whether a line's mount point is one that is looked for. One without any is let through, to be told of.
+fn is_on(line: &[u8], wanted: impl FnOnce(&Path) -> bool) -> bool {
+    let on = line.split(|&byte| byte == b' ').nth(MOUNT_POINT);
+    on.is_none_or(|on| wanted(Path::new(OsStr::from_bytes(&decoded(on)))))
+}
+
 /// One line of the table; none if it does not have the form.
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = Fields(Some(line));
@@ -264,7 +308,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
         }
     }
     let fs_type = String::from_utf8_lossy(&decoded(fields.next()?)).into_owned();
-    let source = OsString::from_vec(decoded(fields.next()?));
+    let source = OsString::from_vec(decoded(fields.next()?).into_owned());
     let super_options = text(fields.0?);
     Some(Mount { id, parent, device, root, mount_point, options, propagation, fs_type, source, super_options })
 }
@@ -295,13 +339,13 @@ fn text(field: &[u8]) -> String {
 }
 
 pub(super) fn path(field: &[u8]) -> PathBuf {
-    OsString::from_vec(decoded(field)).into()
+    OsString::from_vec(decoded(field).into_owned()).into()
 }
 
 /// A field with `\ooo` read as the byte that it stands for; a backslash before anything else stands for itself.
-fn decoded(field: &[u8]) -> Vec<u8> {
+fn decoded(field: &[u8]) -> Cow<'_, [u8]> {
     if !field.contains(&b'\\') {
-        return field.to_vec();
+        return field.into();
     }
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -315,7 +359,7 @@ fn decoded(field: &[u8]) -> Vec<u8> {
         bytes.push(byte);
         rest = &rest[length..];
     }
-    bytes
+    bytes.into()
 }
 
 #[cfg(test)]
@@ -361,6 +405,19 @@ mod tests {
             super_options: "rw,vers=4.2,addr=10.0.0.1".into(),
         };
         assert_eq!(*at(&table(), "/pods/a b"), expected);
+    }
+
+    #[test]
+    fn a_part_of_the_table_is_read_alone() {
+        let [proc, root, below] = ["/proc", "/", "/proc/self"].map(Path::new);
+        let all = Table::read().unwrap();
+        let on = Table::read_on(&[proc, below]).unwrap();
+        assert_eq!((on.at(proc), on.at(root), on.at(below)), (all.at(proc), None, None));
+        let near = Table::read_near(below).unwrap();
+        assert_eq!((near.at(proc), near.at(root), near.holding(below)), (all.at(proc), all.at(root), all.at(proc)));
+        assert!(
+            all.at(root).is_some() && near.iter().all(|mount| below.starts_with(&mount.mount_point) || mount.is_nfs())
+        );
     }
 
     #[test]

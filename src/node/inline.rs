@@ -92,7 +92,8 @@ impl Node {
 }
 
 fn is_mounted(published: &Published) -> bool {
-    Table::read().is_ok_and(|table| table.at(Path::new(&published.mount_point)).is_some())
+    let path = Path::new(&published.mount_point);
+    Table::read_on(&[path]).is_ok_and(|table| table.at(path).is_some())
 }
 
 fn place(publish: &Publish) -> String {

@@ -6,7 +6,7 @@
 //! keeps all other first mounts of this host waiting. So it is left alone for a while, longer after each time: not the
 //! server as a whole, but mounts of this manner (the version whose mountd is dead, the security flavour whose KDC is).
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// How soon after a failure the server is asked again, and how long that waits at most after further ones.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -21,7 +21,7 @@ const LONGEST_REST: Duration = Duration::from_mins(1);
 /// What is known of a server.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    answered: Option<SystemTime>,
+    answered: Option<Instant>,
     open: Option<Open>,
     /// Mounts that hung since the last that did not.
     hangs: u32,
@@ -41,8 +41,8 @@ struct Open {
 pub(super) struct Refusal {
     /// What the server did, or did not.
     pub(super) reason: String,
-    /// When it answered last.
-    pub(super) answered: Option<SystemTime>,
+    /// How long ago it answered last.
+    pub(super) answered: Option<Duration>,
     /// How long until it is asked again.
     pub(super) next: Duration,
 }
@@ -52,7 +52,7 @@ impl Breaker {
     pub(super) fn refusal(&self, now: Instant) -> Option<Refusal> {
         self.open.as_ref().map(|open| Refusal {
             reason: open.reason.clone(),
-            answered: self.answered,
+            answered: self.answered.map(|answered| now.saturating_duration_since(answered)),
             next: open.next.max(open.rests_until).saturating_duration_since(now),
         })
     }
@@ -91,8 +91,8 @@ impl Breaker {
     }
 
     /// The server answered the question whether it is there.
-    pub(super) fn answer(&mut self, now: Instant, time: SystemTime) {
-        self.answered = Some(time);
+    pub(super) fn answer(&mut self, now: Instant) {
+        self.answered = Some(now);
         match &mut self.open {
             Some(open) if open.rests_until > now => open.next = open.rests_until,
             _ => self.open = None,
@@ -107,8 +107,8 @@ impl Breaker {
     }
 
     /// A mount was made: the server is well.
-    pub(super) fn work(&mut self, time: SystemTime) {
-        *self = Self { answered: Some(time), ..Self::default() };
+    pub(super) fn work(&mut self) {
+        *self = Self { answered: self.answered, ..Self::default() };
     }
 
     /// When the server is to be asked again; none while nothing is wrong.
@@ -137,12 +137,12 @@ mod tests {
     fn calls_are_refused_from_the_first_failure_to_the_first_answer() {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         assert_eq!(breaker.refusal(now), None);
-        breaker.answer(now, SystemTime::UNIX_EPOCH);
+        breaker.answer(now);
         assert!(silent(&mut breaker, now));
         assert!(!silent(&mut breaker, now), "somebody asks it already");
-        let refusal = breaker.refusal(now).unwrap();
-        assert_eq!((refusal.reason.as_str(), refusal.answered), ("silence", Some(SystemTime::UNIX_EPOCH)));
-        breaker.answer(now, SystemTime::UNIX_EPOCH + SECOND);
+        let refusal = breaker.refusal(now + SECOND).unwrap();
+        assert_eq!((refusal.reason.as_str(), refusal.answered), ("silence", Some(SECOND)));
+        breaker.answer(now + SECOND);
         assert_eq!(breaker.refusal(now), None);
         assert!(silent(&mut breaker, now), "a later failure is news again");
     }
@@ -174,16 +174,16 @@ mod tests {
         let mut rests = Vec::new();
         for _ in 0..6 {
             assert!(breaker.hang(now, "hangs".into()));
-            breaker.answer(now + SECOND, SystemTime::now());
+            breaker.answer(now + SECOND);
             let refusal = breaker.refusal(now + SECOND).unwrap();
             assert_eq!(breaker.next(), Some(now + SECOND + refusal.next));
             rests.push(refusal.next + SECOND);
-            breaker.answer(now + rests[rests.len() - 1], SystemTime::now());
+            breaker.answer(now + rests[rests.len() - 1]);
             assert!(!breaker.is_open());
         }
         assert_eq!(rests[..3], [SHORTEST_REST, SHORTEST_REST * 2, SHORTEST_REST * 4]);
         assert_eq!(rests[4..], [LONGEST_REST; 2]);
-        breaker.work(SystemTime::now());
+        breaker.work();
         breaker.hang(now, "hangs".into());
         assert_eq!(breaker.refusal(now).unwrap().next, SHORTEST_REST, "a mount that works makes good");
     }

@@ -3,9 +3,9 @@
 //! The calls that may block are made by worker processes (`worker_pool`), a bounded number at a time for each server
 //! (`servers`), and only for servers that answer (`reach`), so that a dead one takes no more than its share.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -162,23 +162,21 @@ impl Mounter {
     }
 
     async fn try_to_mount(self: &Arc<Self>, request: &MountRequest) -> Result<Mounted, MountError> {
-        let table = Table::read()?;
+        let table = Table::read_near(Path::new(&request.target))?;
         if let Some(mount) = table.at(Path::new(&request.target)) {
             return Ok(Mounted::Before(Occupant::of(mount)));
         }
         self.check_way(&table, &request.target).await?;
-        let known = clients(&table);
-        drop(table);
         let server = self.servers.get(&request.server, request.options.port(), request.options.transport());
         let candidates = server.not_lacking(request.options.candidates());
         let (newer, older): (Vec<Version>, Vec<Version>) =
             candidates.into_iter().partition(|version| *version > Version::V3);
         let (first, then) = if newer.is_empty() { (older, newer) } else { (newer, older) };
-        let refusal = match self.mount_as(&server, request, &first, &known).await {
+        let refusal = match self.mount_as(&server, request, &first, &table).await {
             Err(error) if !then.is_empty() && is_reason_for_older(&error) => error,
             mounted => return mounted,
         };
-        self.mount_as(&server, request, &then, &known).await.map_err(|error| match (refusal, error) {
+        self.mount_as(&server, request, &then, &table).await.map_err(|error| match (refusal, error) {
             (MountError::VersionNotServed { .. }, MountError::VersionNotServed { .. }) => {
                 request.version_not_served(&[first, then].concat())
             }
@@ -194,14 +192,14 @@ impl Mounter {
         server: &Arc<Server>,
         request: &MountRequest,
         candidates: &[Version],
-        known: &HashSet<KnownClient>,
+        table: &Table,
     ) -> Result<Mounted, MountError> {
         let major = candidates.first().map_or(4, |version| version.major());
         let manner = Manner { major, security: request.options.security() };
         server.check_mount(&manner)?;
         let reached = self.reach(server, request, candidates, major).await?;
         let what = format!("the mount of {}", request.source());
-        let is_first = !known.contains(&(reached.address.ip(), reached.address.port(), major));
+        let is_first = !has_client(table, reached.address, major);
         let _turn = if is_first {
             let turn = self.take_turn(&what).await?;
             // Whoever had the turn before may have found out that it hangs.
@@ -286,8 +284,9 @@ impl Mounter {
 
     /// Whether the server has lost the export of a mount.
     pub async fn is_stale(self: &Arc<Self>, target: &str) -> bool {
-        let Ok(table) = Table::read() else { return false };
-        let Some(mount) = table.at(Path::new(target)) else { return false };
+        let target = Path::new(target);
+        let Ok(table) = Table::read_on(&[target]) else { return false };
+        let Some(mount) = table.at(target) else { return false };
         matches!(self.usage(mount).await, Err(MountError::Stale { .. }))
     }
 
@@ -375,15 +374,15 @@ impl Mounter {
     }
 }
 
-/// What tells the kernel's clients of servers apart: address, port and major version. The server's name does not.
-type KnownClient = (IpAddr, u16, u32);
-
-/// The clients that are in use.
-fn clients(table: &Table) -> HashSet<KnownClient> {
-    let mounts = table.iter().filter(|mount| mount.is_nfs());
-    mounts
-        .filter_map(|mount| Some((mount.address()?, mount.port().unwrap_or(NFS_PORT), mount.major_version())))
-        .collect()
+/// Whether the kernel has a client of a server already. It tells them apart by address, port and major version, not by
+/// the server's name.
+fn has_client(table: &Table, server: SocketAddr, major: u32) -> bool {
+    table.iter().any(|mount| {
+        mount.is_nfs()
+            && mount.address() == Some(server.ip())
+            && mount.port().unwrap_or(NFS_PORT) == server.port()
+            && mount.major_version() == major
+    })
 }
 
 fn count(servers: impl Iterator<Item = String>) -> Vec<(String, u64)> {

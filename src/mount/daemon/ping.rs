@@ -10,12 +10,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use crate::mount::onc::{self, PROG_MISMATCH, PROG_UNAVAIL, Received};
 
@@ -44,11 +44,18 @@ pub(super) enum PingError {
     NotNfs(&'static str),
 }
 
-/// The kept connections.
+/// The kept connections, by the servers' addresses.
 #[derive(Debug, Default)]
 pub(super) struct Pinger {
-    connections: Mutex<HashMap<SocketAddr, TcpStream>>,
+    connections: Mutex<HashMap<SocketAddr, Connection>>,
     calls: AtomicU32,
+}
+
+/// A connection, and this host's address in it.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    own: IpAddr,
 }
 
 impl Pinger {
@@ -59,10 +66,10 @@ impl Pinger {
         &self,
         address: SocketAddr,
         version: u32,
-        limit: Duration,
+        until: Instant,
     ) -> Result<(Served, IpAddr), PingError> {
         let late = || PingError::Silent(io::Error::from(io::ErrorKind::TimedOut));
-        timeout(limit, self.ask(address, version)).await.map_err(|_| late())?
+        timeout_at(until.into(), self.ask(address, version)).await.map_err(|_| late())?
     }
 
     async fn ask(&self, address: SocketAddr, version: u32) -> Result<(Served, IpAddr), PingError> {
@@ -76,20 +83,21 @@ impl Pinger {
         }
         let fresh = TcpStream::connect(address).await?;
         fresh.set_nodelay(true)?;
-        self.null(fresh, address, version).await
+        let own = fresh.local_addr()?.ip();
+        self.null(Connection { stream: fresh, own }, address, version).await
     }
 
     async fn null(
         &self,
-        mut stream: TcpStream,
+        mut connection: Connection,
         address: SocketAddr,
         version: u32,
     ) -> Result<(Served, IpAddr), PingError> {
         let xid = self.calls.fetch_add(1, Ordering::Relaxed);
-        stream.write_all(&onc::call(xid, [NFS, version, NULL], &[])).await?;
+        connection.stream.write_all(&onc::call(xid, [NFS, version, NULL], &[])).await?;
         let mut bytes = Vec::with_capacity(64);
         let words = loop {
-            if stream.read_buf(&mut bytes).await? == 0 {
+            if connection.stream.read_buf(&mut bytes).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
             match onc::answer(xid, &bytes) {
@@ -105,12 +113,12 @@ impl Pinger {
             // SUCCESS; or it refuses this call alone, for its port or its flavour: but it is there.
             _ => Served::Yes,
         };
-        let local = stream.local_addr()?.ip();
+        let own = connection.own;
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if connections.len() < KEPT {
-            connections.insert(address, stream);
+            connections.insert(address, connection);
         }
-        Ok((served, local))
+        Ok((served, own))
     }
 }
 
@@ -120,7 +128,7 @@ mod tests {
     use crate::mount::onc::SUCCESS;
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::time::Instant;
+    use std::time::Duration;
 
     const REPLY: u32 = 1;
     const ACCEPTED: u32 = 0;
@@ -145,7 +153,7 @@ mod tests {
     }
 
     async fn ping(address: SocketAddr) -> Result<Served, PingError> {
-        Pinger::default().nfs(address, 4, Duration::from_secs(5)).await.map(|(served, _)| served)
+        Pinger::default().nfs(address, 4, Instant::now() + Duration::from_secs(5)).await.map(|(served, _)| served)
     }
 
     #[tokio::test]
@@ -180,7 +188,7 @@ mod tests {
         let pinger = Pinger::default();
         for _ in 0..3 {
             // The server above answers one call a connection and closes it.
-            assert_eq!(pinger.nfs(address, 4, Duration::from_secs(5)).await.unwrap().0, Served::Yes);
+            assert_eq!(pinger.nfs(address, 4, Instant::now() + Duration::from_secs(5)).await.unwrap().0, Served::Yes);
         }
     }
 
@@ -188,7 +196,8 @@ mod tests {
     async fn a_silent_server_costs_no_more_than_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let begun = Instant::now();
-        let error = Pinger::default().nfs(listener.local_addr().unwrap(), 4, Duration::from_millis(100)).await;
+        let until = begun + Duration::from_millis(100);
+        let error = Pinger::default().nfs(listener.local_addr().unwrap(), 4, until).await;
         assert!(matches!(error, Err(PingError::Silent(error)) if error.kind() == io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < Duration::from_secs(5));
     }

@@ -31,12 +31,14 @@ impl Mounter {
             self.find(server, major).await
         } else {
             self.resolve(server).await.and_then(|addresses| match addresses.first() {
-                Some(&address) => Ok((SocketAddr::new(address, server.port), None, Served::Yes)),
+                Some(&address) => {
+                    server.answered(Instant::now());
+                    Ok((SocketAddr::new(address, server.port), None, Served::Yes))
+                }
                 None => Err(unresolved(server, "it has no address")),
             })
         };
         let (address, own, versions) = found.inspect_err(|error| self.blame(server, error, major))?;
-        server.answered();
         if versions != Served::Yes {
             return Err(request.version_not_served(candidates));
         }
@@ -51,9 +53,8 @@ impl Mounter {
             }
             return;
         }
-        match self.find(server, major).await {
-            Ok(_) => server.answered(),
-            Err(error) => self.blame(server, &error, major),
+        if let Err(error) = self.find(server, major).await {
+            self.blame(server, &error, major);
         }
     }
 
@@ -98,11 +99,16 @@ impl Mounter {
         limit: Duration,
     ) -> Result<(Served, IpAddr), MountError> {
         let begun = Instant::now();
-        let answer = self.pinger().nfs(address, major, limit).await;
-        // This process may have been stopped for long: then the server was silent for the limit at most.
-        let ended = Instant::now();
-        let begun = ended.checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
-        server.note(address, (begun, ended), !matches!(answer, Err(PingError::Silent(_))));
+        let answer = self.pinger().nfs(address, major, begun + limit).await;
+        if matches!(answer, Err(PingError::Silent(_))) {
+            // This process may have been stopped for long: then the server was silent for the limit at most.
+            let ended = Instant::now();
+            let begun = ended.checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
+            server.was_silent(address, begun, ended);
+        } else {
+            // It was there when it was asked.
+            server.was_there(address, begun);
+        }
         answer.map_err(|error| self.no_answer(server, address, &error))
     }
 
@@ -156,12 +162,12 @@ async fn ask_until_it_answers(mounter: Weak<Mounter>, server: Arc<Server>, major
         tokio::time::sleep(wait + wait.mul_f64(jitter())).await;
         let Some(mounter) = mounter.upgrade() else { return };
         if !server.transport.can_be_asked() {
-            server.answered();
+            server.answered(Instant::now());
             continue;
         }
         match mounter.find(&server, major).await {
             // That it is no NFS server is an answer too, which the next call gets to see.
-            Ok(_) | Err(MountError::NotNfs { .. }) => server.answered(),
+            Ok(_) | Err(MountError::NotNfs { .. }) => {}
             Err(error) => {
                 server.failed(&error);
             }

@@ -200,20 +200,20 @@ impl Server {
             reason: refusal.reason,
             answered: refusal.answered.map_or_else(
                 || "it has not answered since this process started".into(),
-                |time| format!("it answered last at {}", prost_types::Timestamp::from(time)),
+                |ago| format!("it answered last at {}", prost_types::Timestamp::from(SystemTime::now() - ago)),
             ),
             milliseconds: u64::try_from(refusal.next.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
     /// Notes that it answers.
-    pub(super) fn answered(&self) {
-        self.change(|breaker| breaker.answer(Instant::now(), SystemTime::now()));
+    pub(super) fn answered(&self, now: Instant) {
+        self.change(|breaker| breaker.answer(now));
     }
 
     /// Notes that a mount of this manner worked, and which versions it does not have.
     pub(super) fn worked(&self, manner: &Manner, lacking: &[Version]) {
-        self.change(|breaker| breaker.work(SystemTime::now()));
+        self.change(Breaker::work);
         locked(&self.manners).remove(manner);
         locked(&self.lacking).extend(lacking.iter().map(|version| (*version, Instant::now())));
     }
@@ -235,17 +235,19 @@ impl Server {
         is_news
     }
 
-    /// Notes what a question came to that began and ended at these times.
-    pub(super) fn note(&self, address: SocketAddr, (begun, ended): (Instant, Instant), answers: bool) {
+    /// Notes that an address answered.
+    pub(super) fn was_there(&self, address: SocketAddr, at: Instant) {
+        locked(&self.asked).insert(address, Asked { ended: at, silent_since: None });
+        self.answered(at);
+    }
+
+    /// Notes that an address did not answer a question that began and ended at these times.
+    pub(super) fn was_silent(&self, address: SocketAddr, begun: Instant, ended: Instant) {
         let mut asked = locked(&self.asked);
         let asked = asked.entry(address).or_insert(Asked { ended, silent_since: None });
         asked.ended = ended;
-        if answers {
-            asked.silent_since = None;
-        } else {
-            asked.silent_since.get_or_insert(begun);
-            locked(&self.works).hangs.values_mut().for_each(|hangs| *hangs = true);
-        }
+        asked.silent_since.get_or_insert(begun);
+        locked(&self.works).hangs.values_mut().for_each(|hangs| *hangs = true);
     }
 
     /// When the last question to an address ended.
@@ -378,15 +380,15 @@ mod tests {
         let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
         let now = Instant::now();
         assert_eq!((server.silence(one), server.asked(one)), (None, None));
-        server.note(one, (now.checked_sub(SECOND * 9).unwrap(), Instant::now()), true);
+        server.was_there(one, now.checked_sub(SECOND * 9).unwrap());
         assert_eq!(server.silence(one), None);
         for begun in [SECOND * 5, SECOND * 2] {
-            server.note(one, (now.checked_sub(begun).unwrap(), Instant::now()), false);
+            server.was_silent(one, now.checked_sub(begun).unwrap(), Instant::now());
             assert!((SECOND * 5..SECOND * 30).contains(&server.silence(one).unwrap()));
         }
         assert!(server.asked(one).unwrap() >= now);
         assert_eq!(server.silence(other), None);
-        server.note(one, (now, now), true);
+        server.was_there(one, now);
         assert_eq!(server.silence(one), None);
     }
 
@@ -397,13 +399,13 @@ mod tests {
         let address = "10.0.0.1:2049".parse().unwrap();
         let works = || servers.works()["files"];
         let (first, second) = (server.begin(), server.begin());
-        server.note(address, (Instant::now(), Instant::now()), true);
+        server.was_there(address, Instant::now());
         assert_eq!(works(), (2, 0));
         server.end(first);
-        server.note(address, (Instant::now(), Instant::now()), false);
+        server.was_silent(address, Instant::now(), Instant::now());
         let third = server.begin();
         assert_eq!(works(), (2, 1));
-        server.note(address, (Instant::now(), Instant::now()), true);
+        server.was_there(address, Instant::now());
         assert_eq!(works(), (2, 1), "it has not ended yet");
         server.end(second);
         server.end(third);
@@ -469,7 +471,7 @@ mod tests {
         let servers = Servers::new(4);
         let server = servers.get("files", 2049, Transport::Tcp);
         let mut changes = servers.changes();
-        server.answered();
+        server.answered(Instant::now());
         assert!(!changes.has_changed().unwrap());
         let error = MountError::Unresolved { server: "files".into(), reason: "silence".into() };
         for is_news in [true, false] {
@@ -477,7 +479,7 @@ mod tests {
             changes.changed().await.unwrap();
             assert!(server.check().is_err());
         }
-        server.answered();
+        server.answered(Instant::now());
         changes.changed().await.unwrap();
         assert!(server.check().is_ok());
     }

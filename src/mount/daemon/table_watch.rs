@@ -101,5 +101,5 @@ impl Top {
 
 /// Whether something is mounted on a path. A table that cannot be read says nothing; then it counts as there.
 pub(super) fn is_mounted(path: &str) -> bool {
-    Table::read().map_or_else(|_: TableError| true, |table| Top::at(&table, path).is_some())
+    Table::read_on(&[Path::new(path)]).map_or_else(|_: TableError| true, |table| Top::at(&table, path).is_some())
 }

@@ -41,7 +41,8 @@ type Call = JoinHandle<Result<Reply, MountError>>;
 impl Mounter {
     /// Unmounts whatever is on the target; with `remove`, the empty mount point goes too. Nothing there is success.
     pub async fn unmount(self: &Arc<Self>, server: &str, target: &str, remove: bool) -> Result<(), MountError> {
-        let mut table = Table::read()?;
+        let path = Path::new(target);
+        let mut table = Table::read_near(path)?;
         self.check_way(&table, target).await?;
         for _ in 0..MOST_STACKED {
             match self.take_off(&table, server, target, remove).await? {
@@ -49,7 +50,7 @@ impl Mounter {
                 Taken::Nothing if !remove || self.remove(target).await? => return Ok(()),
                 // The kernel removes no directory that has a further mount on it.
                 Taken::One if remove && self.remove(target).await? => return Ok(()),
-                Taken::One | Taken::Nothing => table = Table::read()?,
+                Taken::One | Taken::Nothing => table = Table::read_near(path)?,
             }
         }
         Err(worker_failed(&format!("the unmount of {target}"), &format!("more than {MOST_STACKED} mounts are on it")))

@@ -2,8 +2,6 @@
 //! let go has its place until it has ended.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::pin::pin;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
@@ -54,10 +51,11 @@ struct Counts {
 /// A process. It is killed when this is dropped.
 #[derive(Debug)]
 struct Worker {
-    socket: BufReader<UnixStream>,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
     /// Whether it is in the middle of a request.
     is_busy: bool,
-    /// When it was asked last.
+    /// When the last call came for it.
     asked: Instant,
     /// Whether it is out of this container's control group.
     is_outside: bool,
@@ -90,7 +88,8 @@ impl WorkerPool {
         // The server of a call that only waited here is not to blame.
         let queued = |hint: &str| MountError::Queued { what: what.into(), seconds, hint: hint.into() };
         let failed = |error: io::Error| worker_failed(what, &error);
-        let end = Instant::now() + limit;
+        let begun = Instant::now();
+        let end = begun + limit;
         let _permit = match gate {
             Some(gate) => timeout_at(end, gate.acquire()).await.map(Some).map_err(|_| {
                 queued("other calls to the same server are waiting: the server may be overloaded or dead")
@@ -101,6 +100,7 @@ impl WorkerPool {
         let place = place.map_err(|_| queued("calls to servers that do not answer take all worker processes"))?;
         let mut worker = self.take().await.map_err(failed)?;
         worker.place = place.ok();
+        worker.asked = begun;
         match worker.ask_until(request, end).await {
             Ok(Ok(reply)) => {
                 worker.place = None;
@@ -172,23 +172,25 @@ async fn give_back_idle(pool: std::sync::Weak<WorkerPool>) {
 
 impl Worker {
     fn start(counts: &Arc<Counts>) -> io::Result<Self> {
-        let (ours, theirs) = StdUnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let process = Command::new("/proc/self/exe")
+        let mut process = Command::new("/proc/self/exe")
             .arg(worker::COMMAND)
             .arg(std::process::id().to_string())
             // A dead name server costs a second, not the five that the resolver waits by default (resolv.conf(5)).
             .env("RES_OPTIONS", "timeout:1 attempts:2")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
+            // Pipes, not a socket: with one, this daemon would be woken when the worker reads a request.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             // A terminal's interrupt is for the daemon, which then ends its workers in order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
+        let (Some(requests), Some(replies)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::Error::other("a worker has no pipes"));
+        };
         counts.running.fetch_add(1, Ordering::Relaxed);
-        let socket = BufReader::new(UnixStream::from_std(ours)?);
         Ok(Self {
-            socket,
+            requests,
+            replies: BufReader::new(replies),
             is_busy: false,
             asked: Instant::now(),
             is_outside: false,
@@ -200,7 +202,6 @@ impl Worker {
 
     async fn ask_until(&mut self, request: &Request, end: Instant) -> Result<io::Result<Reply>, Elapsed> {
         let process = self.process.as_ref().and_then(Child::id);
-        self.asked = Instant::now();
         let slow = end.min(self.asked + SLOW);
         let answer = {
             let mut call = pin!(self.ask(request));
@@ -217,10 +218,10 @@ impl Worker {
 
     async fn ask(&mut self, request: &Request) -> io::Result<Reply> {
         self.is_busy = true;
-        self.socket.write_all(&framed(&serde_json::to_vec(request)?)).await?;
-        let length = self.socket.read_u32().await?;
+        self.requests.write_all(&framed(&serde_json::to_vec(request)?)).await?;
+        let length = self.replies.read_u32().await?;
         let mut reply = vec![0; length as usize];
-        self.socket.read_exact(&mut reply).await?;
+        self.replies.read_exact(&mut reply).await?;
         self.is_busy = false;
         Ok(serde_json::from_slice(&reply)?)
     }

@@ -133,7 +133,7 @@ impl Attempt<'_> {
 
     /// Makes sure of what was mounted, gives it its permissions and its per-mount flags, and moves it to the target.
     fn finish(&self, version: Version) -> Result<Finished, MountError> {
-        let table = Table::read()?;
+        let table = Table::read_on(&[self.real, self.place])?;
         if let Some(occupant) = table.at(self.real) {
             return Ok(Finished::Occupied(Occupant::of(occupant)));
         }
@@ -146,7 +146,7 @@ impl Attempt<'_> {
             // The kernel's client follows links, and tells where the walk has ended. The share itself may lead through
             // links: its administrator made them; a tenant could point one at a neighbour.
             self.find_again(version, subdir, &source)?;
-            source = source_at(&Table::read()?, self.place);
+            source = source_at(&Table::read_on(&[self.place])?, self.place);
         }
         set_permissions(self.request, self.place)?;
         set_flags(self.request, self.place)?;

@@ -3,10 +3,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::stat::Mode;
 use rustix::fs::CWD;
@@ -80,8 +80,14 @@ pub(super) fn real_path(target: &Path) -> io::Result<PathBuf> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
-    let parent = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    Ok(path_of(&parent)?.join(name))
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    // Mostly there is none: to find that out takes one call less than to ask where a walk has ended.
+    let without_links = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    if parent.components().all(|part| part != Component::ParentDir) && openat2(AT_FDCWD, parent, without_links).is_ok()
+    {
+        return Ok(parent.components().collect::<PathBuf>().join(name));
+    }
+    Ok(path_of(&open(parent, flags, Mode::empty())?)?.join(name))
 }
 
 fn path_of(descriptor: &OwnedFd) -> io::Result<PathBuf> {

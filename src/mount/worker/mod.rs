@@ -1,7 +1,7 @@
 //! A worker: a process of this same binary that makes the calls which may block, one at a time.
 //!
-//! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world is the socket
-//! that it has for standard input: a request comes, a reply goes; when the daemon ends, so does it.
+//! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world are the
+//! pipes that it has for standard input and output: a request comes, a reply goes; when the daemon ends, so does it.
 
 mod attempt;
 mod errno;
@@ -10,10 +10,10 @@ mod scratch_dir;
 mod statd;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -36,25 +36,26 @@ pub const COMMAND: &str = "worker";
 pub fn run(daemon: Option<&OsStr>) -> ExitCode {
     match serve(daemon) {
         Ok(()) => ExitCode::SUCCESS,
-        // The daemon sees the socket closed, and says so where it waits for an answer.
+        // The daemon sees the pipes closed, and says so where it waits for an answer.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 fn serve(daemon: Option<&OsStr>) -> io::Result<()> {
-    // A worker that is blocked in the kernel does not see its socket closed.
+    // A worker that is blocked in the kernel does not see its pipes closed.
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // A daemon that was killed before that sends no signal, and what it asked for is in the socket: to carry that out
+    // A daemon that was killed before that sends no signal, and what it asked for is in the pipe: to carry that out
     // would be to disturb its successor.
     if daemon != Some(OsStr::new(&getppid().to_string())) {
         return Err(io::Error::from(ErrorKind::NotConnected));
     }
     nix::sys::stat::umask(Mode::empty());
-    let mut socket = BufReader::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
-    while let Some(message) = receive(&mut socket)? {
+    let mut requests = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let mut replies = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    while let Some(message) = receive(&mut requests)? {
         let request: Request = serde_json::from_slice(&message).map_err(io::Error::from)?;
         let reply = answer(&request).unwrap_or_else(Reply::Failed);
-        send(&mut socket, &serde_json::to_vec(&reply)?)?;
+        replies.write_all(&framed(&serde_json::to_vec(&reply)?))?;
     }
     Ok(())
 }
@@ -128,17 +129,13 @@ fn usage(target: &str) -> Result<Reply, MountError> {
 }
 
 /// Reads one message; none at the end of the stream.
-fn receive(socket: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
+fn receive(requests: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
-    match socket.read_exact(&mut length) {
+    match requests.read_exact(&mut length) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
     let mut message = vec![0; u32::from_be_bytes(length) as usize];
-    socket.read_exact(&mut message)?;
+    requests.read_exact(&mut message)?;
     Ok(Some(message))
-}
-
-fn send(socket: &mut BufReader<UnixStream>, message: &[u8]) -> io::Result<()> {
-    socket.get_mut().write_all(&framed(message))
 }
