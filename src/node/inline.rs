@@ -69,8 +69,8 @@ impl Node {
     }
 
     /// Forgets a publication that did not come to be; what was made for it goes in the background.
-    pub(super) fn take_back(&self, published: &Published) {
-        match self.leave_scratch(published) {
+    pub(super) async fn take_back(&self, published: &Published) {
+        match self.leave_scratch(published).await {
             Ok(scratch) => {
                 self.forget(&published.target);
                 if let (Some(scratches), Some(scratch)) = (self.scratches.clone(), scratch) {
@@ -83,9 +83,12 @@ impl Node {
     }
 
     /// Notes that a publication's scratch directory is to be removed, if it has one, and gives it.
-    pub(super) fn leave_scratch(&self, published: &Published) -> io::Result<Option<Scratch>> {
+    pub(super) async fn leave_scratch(&self, published: &Published) -> io::Result<Option<Scratch>> {
         match (&self.scratches, &published.scratch) {
-            (Some(scratches), Some(scratch)) => scratches.leave(scratch).map(|()| Some(scratch.clone())),
+            (Some(scratches), Some(scratch)) => {
+                scratches.leave(scratch).await?;
+                Ok(Some(scratch.clone()))
+            }
             _ => Ok(None),
         }
     }

@@ -5,6 +5,7 @@
 mod inline;
 mod publish;
 mod published;
+mod record;
 mod scratch;
 mod stats;
 mod unpublish;

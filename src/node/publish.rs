@@ -129,7 +129,7 @@ impl Node {
             scratch,
         };
         if before.is_none() {
-            self.note(wanted.clone())?;
+            self.note(wanted.clone()).await?;
         }
         let mounted = match self.make_scratch(&wanted, before.as_ref(), publish.permissions).await {
             Ok(()) => self.mounter.mount(request.clone()).await,
@@ -147,15 +147,15 @@ impl Node {
                 let mounted = (source != wanted.source).then_some(source);
                 let now = Published { mount_point: target, mounted, ..wanted };
                 let is_news = before.is_some() || now.mount_point != now.target || now.mounted.is_some();
-                if is_news { self.note(now) } else { Ok(()) }
+                if is_news { self.note(now).await } else { Ok(()) }
             }
             Ok(Mounted::Before(occupant)) => {
-                self.accept(&occupant, before, wanted)?;
+                self.accept(&occupant, before, wanted).await?;
                 self.heal(&occupant.target, request).await
             }
             Err(error) => {
                 if before.is_none() {
-                    self.take_back(&wanted);
+                    self.take_back(&wanted).await;
                 }
                 Err(error.into())
             }
@@ -163,7 +163,12 @@ impl Node {
     }
 
     /// Takes what is mounted on the target already, if it is what is asked for.
-    fn accept(&self, occupant: &Occupant, before: Option<Published>, wanted: Published) -> Result<(), PublishError> {
+    async fn accept(
+        &self,
+        occupant: &Occupant,
+        before: Option<Published>,
+        wanted: Published,
+    ) -> Result<(), PublishError> {
         // The record tells more than the table; a mount without one may be another driver's, made before this one's.
         let same = match &before {
             Some(before) => before.is_same(&wanted) && is_mount_of(occupant, before),
@@ -182,10 +187,10 @@ impl Node {
                 }
                 (before.mounted, before.options)
             });
-            return self.note(Published { mount_point: occupant.target.clone(), mounted, options, ..wanted });
+            return self.note(Published { mount_point: occupant.target.clone(), mounted, options, ..wanted }).await;
         }
         if before.is_none() {
-            self.take_back(&wanted);
+            self.take_back(&wanted).await;
         }
         let access = |read_only: bool| if read_only { "read-only" } else { "read-write" };
         let found = match before {
@@ -228,8 +233,8 @@ impl Node {
         }
     }
 
-    fn note(&self, published: Published) -> Result<(), PublishError> {
-        self.published.write(published).map_err(|error| self.unknown(&error))
+    async fn note(&self, published: Published) -> Result<(), PublishError> {
+        self.published.write(published).await.map_err(|error| self.unknown(&error))
     }
 
     pub(super) fn unknown(&self, error: &dyn ToString) -> PublishError {

@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::record;
 use super::scratch::Scratch;
 use crate::volume::record_key::RecordKey;
 
@@ -105,23 +106,23 @@ impl PublishedVolumes {
         self.lock().values().map(|published| published.server.clone()).collect()
     }
 
-    pub(super) fn write(&self, published: Published) -> io::Result<()> {
+    pub(super) async fn write(&self, published: Published) -> io::Result<()> {
         let text = serde_json::to_vec(&published)?;
-        // Written in place: a torn record is left out at the next start, as if its volume were not this driver's.
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(self.path(&published.target))?;
-        io::Write::write_all(&mut file, &text)?;
-        if published.scratch.is_some() {
-            // What it names is made next, on a server that outlives this host.
-            file.sync_all()?;
-            std::fs::File::open(&self.folder)?.sync_all()?;
+        let (target, path, is_scratch) =
+            (published.target.clone(), self.path(&published.target), published.scratch.is_some());
+        // Before anything is waited for: who asks meanwhile finds it.
+        let before = self.lock().insert(target.clone(), published);
+        // What the record of a scratch directory names is made next.
+        let written =
+            if is_scratch { record::write_durably(path, text).await } else { record::write(&path, &text).map(drop) };
+        if written.is_err() {
+            let mut all = self.lock();
+            match before {
+                Some(before) => all.insert(target, before),
+                None => all.remove(&target),
+            };
         }
-        self.lock().insert(published.target.clone(), published);
-        Ok(())
+        written
     }
 
     pub(super) fn remove(&self, target: &str) -> io::Result<()> {
@@ -160,12 +161,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_was_published_is_known_after_a_restart() {
+    #[tokio::test]
+    async fn what_was_published_is_known_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let before = PublishedVolumes::open(folder.path()).unwrap();
-        before.write(published("v", "/a")).unwrap();
-        before.write(published("v", "/b")).unwrap();
+        before.write(published("v", "/a")).await.unwrap();
+        before.write(published("v", "/b")).await.unwrap();
         before.remove("/b").unwrap();
         let after = PublishedVolumes::open(folder.path()).unwrap();
         assert_eq!(after.at("/a"), Some(published("v", "/a")));
@@ -174,10 +175,10 @@ mod tests {
         assert!(after.elsewhere("v", "/a").is_empty());
     }
 
-    #[test]
-    fn a_torn_record_is_left_out() {
+    #[tokio::test]
+    async fn a_torn_record_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
-        PublishedVolumes::open(folder.path()).unwrap().write(published("v", "/a")).unwrap();
+        PublishedVolumes::open(folder.path()).unwrap().write(published("v", "/a")).await.unwrap();
         std::fs::write(folder.path().join("published/torn.json"), "{\"volume\":").unwrap();
         let after = PublishedVolumes::open(folder.path()).unwrap();
         assert!(after.at("/a").is_some());

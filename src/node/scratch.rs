@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
+use super::record;
 use crate::jobs::{Job, Jobs};
 use crate::mount::daemon::mounter::{Mounted, Mounter};
 use crate::mount::options::Options;
@@ -143,16 +144,8 @@ impl Scratches {
     }
 
     /// Notes that the directory is to be removed. Its publication's record may go now, and the removal begin.
-    pub(super) fn leave(&self, scratch: &Scratch) -> io::Result<()> {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(self.record(scratch))?;
-        io::Write::write_all(&mut file, &serde_json::to_vec(scratch)?)?;
-        file.sync_all()?;
-        std::fs::File::open(&self.folder)?.sync_all()?;
+    pub(super) async fn leave(&self, scratch: &Scratch) -> io::Result<()> {
+        record::write_durably(self.record(scratch), serde_json::to_vec(scratch)?).await?;
         self.left().insert(scratch.outer.clone(), scratch.clone());
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Node {
             folder: self.published.folder().display().to_string(),
             reason: error.to_string(),
         };
-        let scratch = self.leave_scratch(&published).map_err(state)?;
+        let scratch = self.leave_scratch(&published).await.map_err(state)?;
         // A record that came back would keep the directory.
         self.published.remove(target).map_err(state)?;
         if let (Some(scratches), Some(scratch)) = (&self.scratches, scratch) {
