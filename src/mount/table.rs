@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -96,10 +96,15 @@ impl Mount {
         self.super_option("proto").map_or(Transport::Tcp, Transport::named)
     }
 
-    /// The address of an NFS server at which the kernel has it.
+    /// The address of an NFS server at which the kernel has it, with this port.
     #[must_use]
-    pub fn address(&self) -> Option<IpAddr> {
-        self.super_option("addr")?.parse().ok()
+    pub fn address(&self, port: u16) -> Option<SocketAddr> {
+        let address = self.super_option("addr")?;
+        // A link-local address has its zone behind it.
+        if let Some((address, zone)) = address.split_once('%') {
+            return Some(SocketAddrV6::new(address.parse().ok()?, port, 0, zone.parse().ok()?).into());
+        }
+        Some(SocketAddr::new(address.parse::<IpAddr>().ok()?, port))
     }
 
     /// The version of an NFS mount, as the server's RPC program knows it.
@@ -431,6 +436,21 @@ mod tests {
         assert_eq!(facts("/pods/c"), (true, true, false));
         assert_eq!(facts("/proc"), (false, false, false));
         assert_eq!(facts("/"), (false, false, true));
+    }
+
+    #[test]
+    fn the_address_of_a_server_is_known_with_its_zone() {
+        for (text, address) in [
+            ("10.0.0.1", Some("10.0.0.1:2049")),
+            ("fd00::1", Some("[fd00::1]:2049")),
+            ("fe80::1%7", Some("[fe80::1%7]:2049")),
+            ("fe80::1%", None),
+            ("host", None),
+        ] {
+            let line = format!("40 27 0:38 / /a rw - nfs4 host:/d rw,vers=4.2,addr={text}\n");
+            let table = Table::parse(line.as_bytes()).unwrap();
+            assert_eq!(at(&table, "/a").address(2049), address.map(|address| address.parse().unwrap()), "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How a server is reached: names and addresses, versions, and what version 3 needs for locks.
 
-use std::net::UdpSocket;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
@@ -34,16 +34,35 @@ async fn servers_are_reached_by_name_and_by_both_kinds_of_address() {
     let driver = Driver::start(folder.path(), &[]);
     let mut node = driver.node().await;
     let target = folder.path().join("target");
-    for server in ["localhost", "127.0.0.1", "::1", "[::1]"] {
+    let link_local = link_local();
+    for server in ["localhost", "127.0.0.1", "::1", "[::1]", &link_local] {
         let volume = by_hand("handle", &[("server", server)]);
         node.node_publish_volume(publish(&volume, &target, RWX, &[])).await.unwrap();
         let mounted = mounts_at(&target).remove(0);
         assert!(mounted.contains(":/run/export "), "{mounted}");
         node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
     }
-    let created = driver.controller().await.create_volume(create("pvc-v6", &[("server", "::1")])).await.unwrap();
-    let volume = created.into_inner().volume.unwrap();
-    driver.controller().await.delete_volume(delete(&volume.volume_id)).await.unwrap();
+    for (name, server) in [("pvc-v6", "::1"), ("pvc-local", &link_local)] {
+        let created = driver.controller().await.create_volume(create(name, &[("server", server)])).await.unwrap();
+        let volume = created.into_inner().volume.unwrap();
+        // Twice: the second mount finds that the kernel has the server already.
+        for target in [&target, &folder.path().join("another")] {
+            node.node_publish_volume(publish(&volume, target, RWX, &["nfsvers=4.2"])).await.unwrap();
+        }
+        for target in [&target, &folder.path().join("another")] {
+            node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
+        }
+        driver.controller().await.delete_volume(delete(&volume.volume_id)).await.unwrap();
+    }
+}
+
+/// An address of this guest that counts on one link only, with that link's name.
+fn link_local() -> String {
+    let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap();
+    let line = table.lines().find(|line| line.starts_with("fe80")).expect("a link-local address");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let address = Ipv6Addr::from(u128::from_str_radix(words[0], 16).unwrap());
+    format!("{address}%{}", words[5])
 }
 
 #[tokio::test]

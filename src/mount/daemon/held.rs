@@ -57,11 +57,11 @@ impl Mounter {
         let mount = table.at(point);
         // Only over TCP can it be asked. The kernel may use another address than the one asked for (NFS 4.1 sees that
         // two addresses are one server's).
-        let address = mount.and_then(Mount::address).filter(|_| options.transport().can_be_asked());
+        let address = mount.and_then(|mount| mount.address(options.port()));
         HeldServer {
             mounter: Arc::clone(self),
             server: self.server(name, options),
-            address: address.map(|address| SocketAddr::new(address, options.port())),
+            address: address.filter(|_| options.transport().can_be_asked()),
             major: mount.map_or(4, Mount::major_version),
             works: Arc::default(),
         }

@@ -379,9 +379,8 @@ impl Mounter {
 fn has_client(table: &Table, server: SocketAddr, major: u32) -> bool {
     table.iter().any(|mount| {
         mount.is_nfs()
-            && mount.address() == Some(server.ip())
-            && mount.port().unwrap_or(NFS_PORT) == server.port()
             && mount.major_version() == major
+            && mount.address(mount.port().unwrap_or(NFS_PORT)) == Some(server)
     })
 }
 

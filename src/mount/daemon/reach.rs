@@ -33,7 +33,7 @@ impl Mounter {
             self.resolve(server).await.and_then(|addresses| match addresses.first() {
                 Some(&address) => {
                     server.answered(Instant::now());
-                    Ok((SocketAddr::new(address, server.port), None, Served::Yes))
+                    Ok((address, None, Served::Yes))
                 }
                 None => Err(unresolved(server, "it has no address")),
             })
@@ -77,10 +77,9 @@ impl Mounter {
         for (index, &address) in addresses.iter().enumerate() {
             // The addresses share the deadline: a name with a dead one among several must not use it up.
             let share = u32::try_from(addresses.len() - index).unwrap_or(1);
-            let address = SocketAddr::new(address, server.port);
             match self.question(server, address, major, self.limits().ping / share.min(2)).await {
                 Ok((versions, own)) => {
-                    server.found_at(address.ip());
+                    server.found_at(address);
                     return Ok((address, Some(own), versions));
                 }
                 Err(error) => failure = failure.or(Some(error)),
@@ -112,9 +111,9 @@ impl Mounter {
         answer.map_err(|error| self.no_answer(server, address, &error))
     }
 
-    async fn resolve(&self, server: &Server) -> Result<Vec<IpAddr>, MountError> {
+    async fn resolve(&self, server: &Server) -> Result<Vec<SocketAddr>, MountError> {
         if let Ok(address) = server.name.parse() {
-            return Ok(vec![address]);
+            return Ok(vec![SocketAddr::new(address, server.port)]);
         }
         if let Some(known) = server.addresses() {
             return known;
@@ -124,7 +123,7 @@ impl Mounter {
             return known;
         }
         let what = format!("the lookup of {}", server.name);
-        let request = Request::Resolve { server: server.name.clone() };
+        let request = Request::Resolve { server: server.name.clone(), port: server.port };
         let found = match self.pool().ask(None, &what, &request, LOOKUP).await {
             Ok(Reply::Addresses(addresses)) => Ok(addresses),
             Ok(Reply::Failed(error)) => Err(error),

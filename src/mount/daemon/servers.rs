@@ -2,7 +2,7 @@
 //! it at a time, and what works on its exports. All of it belongs to one server, so that a dead one is alone.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -129,7 +129,7 @@ pub(super) struct Manner {
 #[derive(Debug, Default)]
 struct Addresses {
     /// As they were looked up last, the one that answered first; empty: never.
-    found: Vec<IpAddr>,
+    found: Vec<SocketAddr>,
     /// When that was, and how long they are taken as they are.
     since: Option<Instant>,
     kept: Duration,
@@ -322,7 +322,7 @@ impl Server {
     }
 
     /// Its addresses, the one that answered last first, if they need not be looked up now; or why they cannot be.
-    pub(super) fn addresses(&self) -> Option<Result<Vec<IpAddr>, MountError>> {
+    pub(super) fn addresses(&self) -> Option<Result<Vec<SocketAddr>, MountError>> {
         let addresses = locked(&self.addresses);
         let now = Instant::now();
         if addresses.since.is_some_and(|since| since.elapsed() < addresses.kept) {
@@ -333,7 +333,7 @@ impl Server {
     }
 
     /// Notes what a lookup of its name came to. Gives what is to be used: while lookups fail, what was found before.
-    pub(super) fn looked_up(&self, found: Result<Vec<IpAddr>, MountError>) -> Result<Vec<IpAddr>, MountError> {
+    pub(super) fn looked_up(&self, found: Result<Vec<SocketAddr>, MountError>) -> Result<Vec<SocketAddr>, MountError> {
         let mut addresses = locked(&self.addresses);
         match found {
             Ok(mut found) => {
@@ -354,7 +354,7 @@ impl Server {
     }
 
     /// Notes which of its addresses answers.
-    pub(super) fn found_at(&self, address: IpAddr) {
+    pub(super) fn found_at(&self, address: SocketAddr) {
         locked(&self.addresses).found.sort_by_key(|found| *found != address);
     }
 
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn addresses_are_used_while_lookups_fail_and_the_one_that_answered_comes_first() {
         let server = Servers::new(4).get("files", 2049, Transport::Tcp);
-        let [one, other]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
+        let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
         let failure = || MountError::Unresolved { server: "files".into(), reason: "silence".into() };
         assert_eq!(server.addresses(), None);
         assert_eq!(server.looked_up(Err(failure())), Err(failure()));

@@ -290,7 +290,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_waited_for_others_all_the_time_says_so() {
-        let request = Request::Resolve { server: "files".into() };
+        let request = Request::Resolve { server: "files".into(), port: 2049 };
         for gate in [None, Some(&Semaphore::new(0)), Some(&Semaphore::new(1))] {
             let error = full().ask(gate, "the lookup of files", &request, Duration::from_millis(20)).await.unwrap_err();
             assert!(matches!(error, MountError::Queued { .. }), "{error}");

@@ -9,7 +9,7 @@ mod version;
 mod words;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use nix::mount::MsFlags;
 use serde::{Deserialize, Serialize};
@@ -139,9 +139,10 @@ impl Options {
 
     /// The data for mount(2) of a server at this address. `client` is this host's address towards it: a server of
     /// NFS 4.0 calls back there.
-    pub fn data(&self, version: Version, server: IpAddr, client: Option<IpAddr>) -> Result<String, OptionError> {
+    pub fn data(&self, version: Version, server: SocketAddr, client: Option<IpAddr>) -> Result<String, OptionError> {
         self.check_transport(version)?;
-        let mount_server = self.value("mountaddr").and_then(address).unwrap_or(server);
+        let mount_server = self.value("mountaddr").and_then(address).unwrap_or(server.ip());
+        let (family, server) = (server.ip(), with_zone(server));
         let mut parts = vec![format!("{VERSION}={version}"), format!("addr={server}")];
         match version {
             Version::V3 => {
@@ -163,7 +164,7 @@ impl Options {
                 "port" if version == Version::V3 => continue,
                 // The kernel refuses it for other versions.
                 "migration" if version != Version::V4_0 => continue,
-                "proto" => format!("proto={}", netid(word, server)?),
+                "proto" => format!("proto={}", netid(word, family)?),
                 "mountproto" => format!("mountproto={}", netid(word, mount_server)?),
                 _ if matches!(word.reader(), Some(Reader::Mount | Reader::Superblock)) => continue,
                 _ => word.plain(),
@@ -363,6 +364,14 @@ impl fmt::Debug for Options {
     }
 }
 
+/// An address as the kernel reads it: a link-local one with the zone it is in.
+fn with_zone(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(address) if address.scope_id() != 0 => format!("{}%{}", address.ip(), address.scope_id()),
+        address => address.ip().to_string(),
+    }
+}
+
 /// The transport's name as the kernel wants it, which depends on the address's family. That somebody wrote `tcp` does
 /// not mean that IPv6 is unwanted, but `tcp6` means IPv6.
 fn netid(word: &Word, address: IpAddr) -> Result<String, OptionError> {
@@ -397,8 +406,8 @@ mod tests {
     use super::words::SETTINGS;
     use super::*;
 
-    const V4_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
-    const V6_ADDRESS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7));
+    const V4_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 2049);
+    const V6_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7)), 2049);
     const ALL: [Version; 4] = [Version::V4_2, Version::V4_1, Version::V4_0, Version::V3];
 
     fn parse(text: &str) -> Options {
@@ -430,6 +439,14 @@ mod tests {
         ] {
             assert_eq!(parse(given).to_string(), shown, "{given}");
         }
+    }
+
+    #[test]
+    fn a_link_local_address_is_told_with_its_zone() {
+        let address = "[fe80::1%7]:2049".parse().unwrap();
+        assert_eq!(parse("").data(Version::V4_2, address, None).unwrap(), "vers=4.2,addr=fe80::1%7");
+        let data = parse("proto=tcp").data(Version::V3, address, None).unwrap();
+        assert!(data.contains("mountaddr=fe80::1%7") && data.contains("proto=tcp6"), "{data}");
     }
 
     #[test]
@@ -634,7 +651,7 @@ mod tests {
             "vers=4.2,addr=fd00::7,mountaddr=10.0.0.1,mountproto=udp"
         );
         let error = parse("proto=tcp6").data(Version::V4_2, V4_ADDRESS, None).unwrap_err();
-        assert_eq!(error, OptionError::Family { option: "proto=tcp6".into(), address: V4_ADDRESS });
+        assert_eq!(error, OptionError::Family { option: "proto=tcp6".into(), address: V4_ADDRESS.ip() });
     }
 
     #[test]
@@ -789,11 +806,11 @@ mod tests {
         fn data_holds_one_version_and_one_address_and_nothing_for_others(
             options in any_mixture(), version in select(&ALL[..]), server in select(&[V4_ADDRESS, V6_ADDRESS][..]),
         ) {
-            let Ok(data) = options.data(version, server, Some(V4_ADDRESS)) else { return Ok(()) };
+            let Ok(data) = options.data(version, server, Some(V4_ADDRESS.ip())) else { return Ok(()) };
             let words: Vec<&str> = split(&data, false).unwrap().collect();
             let count = |name: &str| words.iter().filter(|word| super::parts(word).0 == name).count();
             prop_assert_eq!((count("vers"), count("addr"), count(MINOR_VERSION)), (1, 1, 0), "{}", data);
-            let start = format!("vers={version},addr={server}");
+            let start = format!("vers={version},addr={}", server.ip());
             prop_assert!(data.starts_with(&start), "{}", data);
             prop_assert!(data.len() < 4095 && !data.contains(MASK));
             let flags = SETTINGS.iter().filter(|setting| matches!(setting.reader, Reader::Mount | Reader::Superblock));

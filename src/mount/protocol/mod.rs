@@ -15,8 +15,10 @@ use super::table::Mount;
 pub enum Request {
     /// Look up the addresses of a server.
     Resolve {
-        /// Its name.
+        /// Its name, or a link-local address with its zone.
         server: String,
+        /// The port that the addresses are to have.
+        port: u16,
     },
     /// Mount a share, or a directory of it.
     Mount {
@@ -134,7 +136,7 @@ pub struct ScratchRequest {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The addresses of a server.
-    Addresses(Vec<IpAddr>),
+    Addresses(Vec<SocketAddr>),
     /// Mounted, on the path that the mount table names.
     Mounted {
         /// The mount point with every link in its parents resolved.

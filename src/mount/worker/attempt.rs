@@ -100,7 +100,7 @@ impl Attempt<'_> {
     fn mount_version(&self, request: &MountRequest, version: Version, place: &Path) -> Result<(), Option<MountError>> {
         let data = request
             .options
-            .data(version, self.server.address.ip(), self.server.client)
+            .data(version, self.server.address, self.server.client)
             .map_err(|error| MountError::Options { share: request.source(), reason: error.to_string() })?;
         let fs_type = fs_type(version);
         let flags = request.options.mount_flags();

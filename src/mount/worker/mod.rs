@@ -12,7 +12,7 @@ mod statd;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ fn serve(daemon: Option<&OsStr>) -> io::Result<()> {
 
 fn answer(request: &Request) -> Result<Reply, MountError> {
     match request {
-        Request::Resolve { server } => resolve(server),
+        Request::Resolve { server, port } => resolve(server, *port),
         Request::Mount { request, server, workplace } => attempt::mount(request, server, workplace),
         Request::Unmount { target, remove } => unmount(target, *remove),
         Request::Abort { target } => abort(target),
@@ -73,10 +73,10 @@ fn answer(request: &Request) -> Result<Reply, MountError> {
 }
 
 /// The system's resolver may wait for a name server that is dead, for longer than anybody here.
-fn resolve(server: &str) -> Result<Reply, MountError> {
+fn resolve(server: &str, port: u16) -> Result<Reply, MountError> {
     let unresolved = |reason: String| MountError::Unresolved { server: server.into(), reason };
-    let addresses = (server, 0).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
-    let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
+    let addresses = (server, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
     if addresses.is_empty() { Err(unresolved("it has no address".into())) } else { Ok(Reply::Addresses(addresses)) }
 }
 
