@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image manifests fmt lint proto unit integration sanity chart test-kubernetes test demo bench clean
+.PHONY: help setup build image manifests fmt lint proto unit integration sanity chart test-kubernetes test demo bench clean \
+	integration-newer test-kubernetes-ipv6
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
@@ -18,7 +19,14 @@ IMAGE := nfs-csi
 ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
-SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/integration/run test/guest/run test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
+SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/integration/run test/guest/run test/guest/kernel test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
+# Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
+# that is tested on every time, with the tests that ask most of a kernel: about half of them.
+KERNEL :=
+NEWER := 6.12
+ASKING := dead_servers:: publishing:: several::copies:: dead_controllers:: trees:: reaching:: snapshots:: servers::
+# The only kind of address in the cluster of the tests: ipv4 or ipv6.
+FAMILY := ipv4
 # The largest binary that is allowed, in bytes.
 LARGEST := 12000000
 export E2E_DRIVER := $(DRIVER)
@@ -54,9 +62,13 @@ proto: setup ## The protocol file against the published descriptors
 unit: setup ## Unit and property tests
 	test/part unit cargo test --lib --locked
 
-integration: build ## Integration tests in the guest (FILTER=part of a name)
+integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12)
+	@$(if $(KERNEL),test/setup kernel && test/guest/kernel $(KERNEL))
 	E2E_TESTS=$(call program,test --test integration --no-run,integration) \
-		test/part integration test/integration/run $(FILTER)
+		test/part integration$(KERNEL:%=-%) test/integration/run $(FILTER)
+
+integration-newer: ## Those that ask most of a kernel on a newer one
+	@$(MAKE) --no-print-directory integration KERNEL=$(NEWER) FILTER='$(ASKING)'
 
 sanity: build ## csi-sanity in the guest
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
@@ -68,12 +80,16 @@ chart: setup ## The Helm chart, and the plain manifests that are made from it
 manifests: setup ## deploy/*.yaml, made from the chart
 	PATH="$$(test/kubernetes/programs/build):$$PATH" deploy/make deploy
 
-test-kubernetes: image ## Tests on a Kubernetes in the guest (FILTER=part of a name)
+test-kubernetes: image ## Tests on a Kubernetes in the guest (FILTER=part of a name, FAMILY=ipv6)
 	@test/setup kubernetes
-	test/part kubernetes test/kubernetes/run $(ARCHIVE) $(OUT)/kubernetes $(FILTER)
+	E2E_FAMILY=$(FAMILY) test/part kubernetes$(if $(filter ipv6,$(FAMILY)),-ipv6) \
+		test/kubernetes/run $(ARCHIVE) $(OUT)/kubernetes-$(FAMILY) $(FILTER)
+
+test-kubernetes-ipv6: ## A few of them where there are IPv6 addresses only
+	@$(MAKE) --no-print-directory test-kubernetes FAMILY=ipv6 FILTER=helm_install_with,both_parts_answer,a_claim_is_written
 
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration sanity chart test-kubernetes; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step

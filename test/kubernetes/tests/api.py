@@ -1,11 +1,12 @@
 """The API server, by HTTP: kubectl's start alone takes more than a second in the guest."""
 import http.client
 import json
+import os
 import ssl
 import threading
 import time
 
-_SERVER = "10.96.0.1"
+_SERVER = os.environ["E2E_API"]
 _CONTEXT = ssl._create_unverified_context()  # pylint: disable=protected-access # it makes its own certificate
 _connections = threading.local()
 
@@ -53,7 +54,7 @@ def call(method, path, body=None, kind="application/json"):
         try:
             connection = getattr(_connections, "one", None)
             if connection is None:
-                connection = http.client.HTTPSConnection(_SERVER, context=_CONTEXT, timeout=60)
+                connection = http.client.HTTPSConnection(_SERVER, 443, context=_CONTEXT, timeout=60)
                 _connections.one = connection
             connection.request(method, path, data, {"Authorization": "Bearer admin", "Content-Type": kind})
             answer = connection.getresponse()

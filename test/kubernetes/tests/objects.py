@@ -7,7 +7,9 @@ from tests import api
 
 DRIVER = "nfs.csi.k8s.io"
 # The node's address: where pods with and without host network reach the NFS server.
-SERVER = "10.0.0.1"
+SERVER = os.environ["E2E_NODE"]
+# The same in a URL.
+HOST = f"[{SERVER}]" if ":" in SERVER else SERVER
 SHARE = "/run/export"
 CHART, DEPLOY = (os.path.realpath(f"../../{folder}") for folder in ("charts/nfs-csi", "deploy"))
 MODE_ALL, MODE_READ, MODE_ONE_POD = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"

@@ -3,7 +3,7 @@ import urllib.request
 
 from tests import api
 from tests.faults import MORTAL, UNKNOWN, Mapped, dead, hung_mount
-from tests.objects import (CHART, SERVER, bound, claim, cleared, driver_ready, export, helm, mounts_of, phase,
+from tests.objects import (CHART, HOST, bound, claim, cleared, driver_ready, export, helm, mounts_of, phase,
                            pod, pods_ready, remove, static_volume, succeeds)
 from tests.runner import test
 
@@ -60,7 +60,7 @@ def no_write_fails_while_the_driver_s_pods_are_killed():
 
 
 def metric(name):
-    with urllib.request.urlopen(f"http://{SERVER}:29653/metrics") as answer:
+    with urllib.request.urlopen(f"http://{HOST}:29653/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith(f"{name} ")][0]
 

@@ -3,7 +3,7 @@ import os
 import urllib.request
 
 from tests import api
-from tests.objects import (CHART, DRIVER, MODE_ONE_POD, MODE_READ, SERVER, SHARE, bound, claim, cleared, content,
+from tests.objects import (CHART, DRIVER, HOST, MODE_ONE_POD, MODE_READ, SERVER, SHARE, bound, claim, cleared, content,
                            driver_ready, events_of, export, helm, mounts_of, phase, pod, pods_ready, put, registered,
                            remove, static_volume, storage_class, succeeds)
 from tests.runner import test
@@ -35,7 +35,7 @@ def helm_install_with_default_values_makes_a_small_registered_driver():
 def both_parts_answer_for_their_health_and_their_metrics():
     for port in (29652, 29653):
         for path, expected in (("healthz", "ok"), ("readyz", "ok"), ("metrics", 'nfs_csi_build_info{version="')):
-            with urllib.request.urlopen(f"http://{SERVER}:{port}/{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=30) as answer:
                 assert expected in answer.read().decode(), f"{port}/{path}"
 
 
