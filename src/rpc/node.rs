@@ -108,14 +108,15 @@ impl node_server::Node for Service {
 
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
         let NodeSettings { id, max_volumes, .. } = self.node.settings();
-        Ok(Response::new(NodeGetInfoResponse {
+        let topology = self.topology.as_ref();
+        let info = NodeGetInfoResponse {
             node_id: id.clone(),
             max_volumes_per_node: *max_volumes,
-            accessible_topology: self
-                .topology
-                .as_ref()
+            accessible_topology: topology
                 .map(|segment| Topology { segments: [(segment.key.clone(), segment.value.clone())].into() }),
-        }))
+        };
+        // That tells when the kubelet has registered the driver.
+        self.calls.answer("NodeGetInfo", "", async { Ok(info) }).await
     }
 }
 
