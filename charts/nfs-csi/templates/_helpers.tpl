@@ -100,3 +100,27 @@ readinessProbe:
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end }}
+
+{{/* Where the controller runs: on different nodes if there are several, and on the control plane's only where that is
+     asked for. Distributions give the label of these nodes different values, so that it exists is enough; each term of a
+     given affinity is one of several that are enough alone. */}}
+{{- define "nfs-csi.controllerAffinity" -}}
+{{- $affinity := deepCopy .Values.controller.affinity }}
+{{- if not $affinity }}
+{{- $others := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (dict "app" (include "nfs-csi.controller" .))) }}
+{{- $preferred := list (dict "weight" 100 "podAffinityTerm" $others) }}
+{{- $_ := set $affinity "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" $preferred) }}
+{{- end }}
+{{- if .Values.controller.runOnControlPlane }}
+{{- $node := $affinity.nodeAffinity | default dict }}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
+{{- $terms := list }}
+{{- range $required.nodeSelectorTerms | default (list dict) }}
+{{- $expressions := append (.matchExpressions | default list) (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists") }}
+{{- $terms = append $terms (merge (dict "matchExpressions" $expressions) .) }}
+{{- end }}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $affinity "nodeAffinity" $node }}
+{{- end }}
+{{- toYaml $affinity }}
+{{- end }}
