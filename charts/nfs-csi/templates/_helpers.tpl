@@ -39,6 +39,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "nfs-csi.image" -}}
 {{- $top := index . 0 }}{{ $image := index . 1 -}}
 {{- $name := $image.repository -}}
+{{- if hasSuffix "/nfsplugin" $name }}{{ fail (printf "image.nfs.repository=%s is the program of csi-driver-nfs: set image.nfs.repository and image.nfs.tag to an image of this driver" $name) }}{{ end -}}
 {{- if hasPrefix "/" $name }}{{ $name = printf "%s%s" (trimSuffix "/" $top.Values.image.baseRepo) $name | trimPrefix "/" }}{{ end -}}
 {{ $name }}:{{ $image.tag | default (printf "v%s" $top.Chart.AppVersion) }}
 {{- end }}
@@ -111,7 +112,7 @@ readinessProbe:
 {{- $preferred := list (dict "weight" 100 "podAffinityTerm" $others) }}
 {{- $_ := set $affinity "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" $preferred) }}
 {{- end }}
-{{- if .Values.controller.runOnControlPlane }}
+{{- if or .Values.controller.runOnControlPlane .Values.controller.runOnMaster }}
 {{- $node := $affinity.nodeAffinity | default dict }}
 {{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
 {{- $terms := list }}
@@ -123,4 +124,25 @@ readinessProbe:
 {{- $_ := set $affinity "nodeAffinity" $node }}
 {{- end }}
 {{- toYaml $affinity }}
+{{- end }}
+
+{{/* In octal digits. YAML has read a number without quotes already: 0777 as 511, as csi-driver-nfs's flag would. */}}
+{{- define "nfs-csi.mountPermissions" -}}
+{{- $permissions := .Values.driver.mountPermissions }}
+{{- if kindIs "string" $permissions }}{{ $permissions }}{{ else }}{{ printf "%o" (int64 $permissions) }}{{ end }}
+{{- end }}
+
+{{/* The values that are csi-driver-nfs's and have no meaning here, as words. */}}
+{{- define "nfs-csi.meaningless" -}}
+{{- $found := list }}
+{{- range list "rbac.name" "feature.propagateHostMountOptions" "controller.useTarCommandInSnapshot" "controller.enableSnapshotCompression" "controller.resources.livenessProbe" "externalSnapshotter.deletionPolicy" "nodeDriverRegistrar" }}
+{{- $value := $.Values }}
+{{- range splitList "." . }}
+{{- $value = index ($value | default dict) . }}
+{{- end }}
+{{- if not (kindIs "invalid" $value) }}
+{{- $found = append $found . }}
+{{- end }}
+{{- end }}
+{{- join ", " $found }}
 {{- end }}
