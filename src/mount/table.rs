@@ -287,7 +287,7 @@ pub fn split_source(source: &OsStr) -> Option<(&str, &str)> {
     (!host.is_empty() && path.starts_with('/')).then_some((host, path))
 }
 
-/// Whether a line's mount point is one that is looked for. One without any is let through, to be told of.
+/// Whether a line's mount point is one that is looked for. A line without one passes, and is then reported as malformed.
 fn is_on(line: &[u8], wanted: impl FnOnce(&Path) -> bool) -> bool {
     let on = line.split(|&byte| byte == b' ').nth(MOUNT_POINT);
     on.is_none_or(|on| wanted(Path::new(OsStr::from_bytes(&decoded(on)))))

@@ -132,8 +132,8 @@ readinessProbe:
 {{- if kindIs "string" $permissions }}{{ $permissions }}{{ else }}{{ printf "%o" (int64 $permissions) }}{{ end }}
 {{- end }}
 
-{{/* The values that are csi-driver-nfs's and have no meaning here, as words. */}}
-{{- define "nfs-csi.meaningless" -}}
+{{/* The given values of csi-driver-nfs's chart that have no effect here, separated by commas. */}}
+{{- define "nfs-csi.ignoredValues" -}}
 {{- $found := list }}
 {{- range list "rbac.name" "feature.propagateHostMountOptions" "controller.useTarCommandInSnapshot" "controller.enableSnapshotCompression" "controller.resources.livenessProbe" "externalSnapshotter.deletionPolicy" "nodeDriverRegistrar" }}
 {{- $value := $.Values }}

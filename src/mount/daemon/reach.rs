@@ -103,10 +103,10 @@ impl Mounter {
             // This process may have been stopped for long: then the server was silent for the limit at most.
             let ended = Instant::now();
             let begun = ended.checked_sub(limit).map_or(begun, |earliest| begun.max(earliest));
-            server.was_silent(address, begun, ended);
+            server.note_silence(address, begun, ended);
         } else {
             // It was there when it was asked.
-            server.was_there(address, begun);
+            server.note_answer(address, begun);
         }
         answer.map_err(|error| self.no_answer(server, address, &error))
     }

@@ -236,13 +236,13 @@ impl Server {
     }
 
     /// Notes that an address answered.
-    pub(super) fn was_there(&self, address: SocketAddr, at: Instant) {
+    pub(super) fn note_answer(&self, address: SocketAddr, at: Instant) {
         locked(&self.asked).insert(address, Asked { ended: at, silent_since: None });
         self.answered(at);
     }
 
     /// Notes that an address did not answer a question that began and ended at these times.
-    pub(super) fn was_silent(&self, address: SocketAddr, begun: Instant, ended: Instant) {
+    pub(super) fn note_silence(&self, address: SocketAddr, begun: Instant, ended: Instant) {
         let mut asked = locked(&self.asked);
         let asked = asked.entry(address).or_insert(Asked { ended, silent_since: None });
         asked.ended = ended;
@@ -380,32 +380,32 @@ mod tests {
         let [one, other]: [SocketAddr; 2] = ["10.0.0.1:2049", "10.0.0.2:2049"].map(|address| address.parse().unwrap());
         let now = Instant::now();
         assert_eq!((server.silence(one), server.asked(one)), (None, None));
-        server.was_there(one, now.checked_sub(SECOND * 9).unwrap());
+        server.note_answer(one, now.checked_sub(SECOND * 9).unwrap());
         assert_eq!(server.silence(one), None);
         for begun in [SECOND * 5, SECOND * 2] {
-            server.was_silent(one, now.checked_sub(begun).unwrap(), Instant::now());
+            server.note_silence(one, now.checked_sub(begun).unwrap(), Instant::now());
             assert!((SECOND * 5..SECOND * 30).contains(&server.silence(one).unwrap()));
         }
         assert!(server.asked(one).unwrap() >= now);
         assert_eq!(server.silence(other), None);
-        server.was_there(one, now);
+        server.note_answer(one, now);
         assert_eq!(server.silence(one), None);
     }
 
     #[test]
-    fn work_that_waited_while_its_server_was_silent_hangs_until_it_ends() {
+    fn work_that_waited_while_its_server_note_silence_hangs_until_it_ends() {
         let servers = Servers::new(4);
         let server = servers.get("files", 2049, Transport::Tcp);
         let address = "10.0.0.1:2049".parse().unwrap();
         let works = || servers.works()["files"];
         let (first, second) = (server.begin(), server.begin());
-        server.was_there(address, Instant::now());
+        server.note_answer(address, Instant::now());
         assert_eq!(works(), (2, 0));
         server.end(first);
-        server.was_silent(address, Instant::now(), Instant::now());
+        server.note_silence(address, Instant::now(), Instant::now());
         let third = server.begin();
         assert_eq!(works(), (2, 1));
-        server.was_there(address, Instant::now());
+        server.note_answer(address, Instant::now());
         assert_eq!(works(), (2, 1), "it has not ended yet");
         server.end(second);
         server.end(third);

@@ -364,7 +364,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// An address as the kernel reads it: a link-local one with the zone it is in.
+/// An address in the form that the kernel reads, a link-local one with its zone.
 fn with_zone(address: SocketAddr) -> String {
     match address {
         SocketAddr::V6(address) if address.scope_id() != 0 => format!("{}%{}", address.ip(), address.scope_id()),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_address_is_told_with_its_zone() {
+    fn a_link_local_address_keeps_its_zone() {
         let address = "[fe80::1%7]:2049".parse().unwrap();
         assert_eq!(parse("").data(Version::V4_2, address, None).unwrap(), "vers=4.2,addr=fe80::1%7");
         let data = parse("proto=tcp").data(Version::V3, address, None).unwrap();
