@@ -24,7 +24,7 @@ SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/integrat
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
 NEWER := 6.12
-ASKING := dead_servers:: several:: snapshots:: publishing:: tree_faults:: dead_controllers:: inline:: reaching::
+ASKING := dead_servers:: publishing:: snapshots:: several::copies:: tree_faults:: dead_controllers:: inline:: reaching:: cloning:: several::sources::
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
 FAMILY := ipv4
 # The largest binary that is allowed, in bytes.
