@@ -57,11 +57,12 @@ impl Mounter {
         let mount = table.at(point);
         // Only over TCP can it be asked. The kernel may use another address than the one asked for (NFS 4.1 sees that
         // two addresses are one server's).
-        let address = mount.and_then(|mount| mount.address(options.port()));
+        let address =
+            mount.and_then(|mount| mount.address(options.port())).filter(|_| options.transport().can_be_asked());
         HeldServer {
             mounter: Arc::clone(self),
             server: self.server(name, options),
-            address: address.filter(|_| options.transport().can_be_asked()),
+            address,
             major: mount.map_or(4, Mount::major_version),
             works: Arc::default(),
         }

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_waited_while_its_server_note_silence_hangs_until_it_ends() {
+    fn work_that_waited_while_its_server_was_silent_hangs_until_it_ends() {
         let servers = Servers::new(4);
         let server = servers.get("files", 2049, Transport::Tcp);
         let address = "10.0.0.1:2049".parse().unwrap();

@@ -81,7 +81,7 @@ pub(super) fn real_path(target: &Path) -> io::Result<PathBuf> {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    // Mostly there is none: to find that out takes one call less than to ask where a walk has ended.
+    // Mostly the path has no links, and to know that takes one system call less than to read where it leads.
     let without_links = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     if parent.components().all(|part| part != Component::ParentDir) && openat2(AT_FDCWD, parent, without_links).is_ok()
     {

@@ -1,7 +1,7 @@
 //! A worker: a process of this same binary that makes the calls which may block, one at a time.
 //!
-//! A blocked NFS call ends only when its process dies, so it must not be the daemon's. Its whole world are the
-//! pipes that it has for standard input and output: a request comes, a reply goes; when the daemon ends, so does it.
+//! A blocked NFS call ends only when its process dies, so it must not be the daemon's. It reads
+//! requests from standard input and writes replies to standard output, and ends when the daemon ends.
 
 mod attempt;
 mod errno;
