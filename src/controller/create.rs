@@ -254,7 +254,9 @@ impl Plan {
             let found = made.had_content
                 && match others {
                     Claims::Shared(records) => records.iter().any(|record| record.found),
-                    _ => true,
+                    // What is in a directory that was this volume's before is its own: it may have been put back by a
+                    // controller that had moved it away with a volume whose record is gone by now.
+                    _ => recorded.as_ref().is_none_or(|record| record.found),
                 };
             let noted = |record: Record| Record { inode: Some(made.inode), found, ..record };
             let record = if let Some(was) = recorded {

@@ -234,12 +234,16 @@ impl Volume<'_> {
     }
 
     /// The directory stays, for other volumes name it. They may have gone meanwhile, seen this one, and left the
-    /// directory to it: the last one takes it.
+    /// directory to it: the last one takes it at the next try. Until then it has its claim again, so that nobody takes
+    /// what is in the directory for a user's.
     fn leave_to_others(&self) -> Result<(), DeleteError> {
         self.release()?;
         let is_left = self.export.claims(self.subdir, &self.key)? != Claims::None || self.is_anothers_own()?;
         if !is_left && self.export.has_directory(self.subdir)? {
             // With its record, which says what is to become of the directory.
+            if self.is_given() {
+                self.export.claim(self.subdir, &self.key, self.owner())?;
+            }
             return Err(self.export.contended("delete", self.subdir.to_string()).into());
         }
         self.forget()?;
@@ -261,8 +265,12 @@ impl Volume<'_> {
         if !self.is_given() {
             return Ok(());
         }
-        let owner = self.record.and_then(|record| record.owner.as_deref());
-        self.export.release(self.subdir, &self.key, owner)
+        self.export.release(self.subdir, &self.key, self.owner())
+    }
+
+    /// The cluster whose volume it is.
+    fn owner(&self) -> Option<&str> {
+        self.record.and_then(|record| record.owner.as_deref())
     }
 
     /// Drops the claim, and the record last of all: by that a retry knows what is to be done.

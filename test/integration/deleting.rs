@@ -196,3 +196,21 @@ async fn what_was_there_before_its_volume_stays_unless_the_class_says_otherwise(
     }
     trash_is_empty();
 }
+
+#[tokio::test]
+async fn a_volume_whose_directory_was_replaced_and_that_is_created_again_goes_with_what_is_in_it() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let class = [("subDir", "replaced")];
+    controller.create_volume(create("pvc-replaced", &class)).await.unwrap();
+    // As from a backup: another directory, with data.
+    std::fs::rename(on_server("replaced"), on_server("replaced-before")).unwrap();
+    std::fs::create_dir(on_server("replaced")).unwrap();
+    std::fs::write(on_server("replaced/file"), "ten years of work").unwrap();
+    let created = controller.create_volume(create("pvc-replaced", &class)).await.unwrap().into_inner();
+    controller.delete_volume(delete(&created.volume.unwrap().volume_id)).await.unwrap();
+    assert!(!on_server("replaced").exists());
+    std::fs::remove_dir(on_server("replaced-before")).unwrap();
+    trash_is_empty();
+}
