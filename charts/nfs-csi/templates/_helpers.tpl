@@ -39,9 +39,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "nfs-csi.image" -}}
 {{- $top := index . 0 }}{{ $image := index . 1 -}}
 {{- $name := $image.repository -}}
+{{- if not $name }}{{ fail "image.nfs.repository is empty: set it to the name under which you pushed this driver's image (make push IMAGE=REGISTRY/nfs-csi), or to localhost/nfs-csi if you loaded its archive into the nodes (make image)" }}{{ end -}}
 {{- if hasSuffix "/nfsplugin" $name }}{{ fail (printf "image.nfs.repository=%s is the program of csi-driver-nfs: set image.nfs.repository and image.nfs.tag to an image of this driver" $name) }}{{ end -}}
 {{- if hasPrefix "/" $name }}{{ $name = printf "%s%s" (trimSuffix "/" $top.Values.image.baseRepo) $name | trimPrefix "/" }}{{ end -}}
-{{ $name }}:{{ $image.tag | default (printf "v%s" $top.Chart.AppVersion) }}
+{{ $name }}:{{ $image.tag | default (printf "v%s" $top.Chart.AppVersion) }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* Whether external-snapshotter runs beside the controller. */}}

@@ -166,7 +166,8 @@ def driver_ready(seconds=240):
 
 
 def helm(*arguments, check=True):
-    return run("helm", "--namespace", "kube-system", *arguments, check=check)
+    image = ["--set", "image.nfs.repository=localhost/nfs-csi"] if CHART in arguments else []
+    return run("helm", "--namespace", "kube-system", *arguments, *image, check=check)
 
 
 def volumes_of(*names):

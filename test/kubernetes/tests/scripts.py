@@ -13,7 +13,7 @@ def uninstall(*more, check=True):
 
 @test
 def an_install_that_does_not_come_up_ends_with_what_to_do():
-    wrong = {**os.environ, "NFS_CSI_IMAGE": "nfs-csi:none", "NFS_CSI_TIMEOUT": "5"}
+    wrong = {**os.environ, "NFS_CSI_IMAGE": "localhost/nfs-csi:none", "NFS_CSI_TIMEOUT": "5"}
     failed = run(f"{DEPLOY}/install-driver.sh", "local", check=False, env=wrong)
     assert failed.returncode == 1 and "is not ready after 5 s" in failed.stdout, failed.stdout
     assert "NFS_CSI_IMAGE" in failed.stdout and "logs deployment/csi-nfs-controller" in failed.stdout, failed.stdout
