@@ -1,9 +1,9 @@
-# Each target does its own set-up. What runs a kernel runs it in the guest (test/guest/run): nothing is mounted here.
+# Each target installs what it needs itself. What runs a kernel runs it in the guest (test/guest/run): nothing is mounted here.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build image manifests fmt lint proto unit integration sanity chart test-kubernetes test demo bench clean \
-	integration-newer test-kubernetes-ipv6
+.PHONY: help build image images push manifests fmt lint proto unit integration sanity chart test-images test-kubernetes test demo \
+	bench clean integration-newer setup-kubernetes test-kubernetes-ipv6
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
@@ -14,17 +14,17 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER := x86_64-linux-gnu-gcc
 endif
 DRIVER := $(CURDIR)/target/$(TARGET)/release/nfs-csi
-# The image's name (make image IMAGE=HOST/nfs-csi) and the archive of it.
-IMAGE := nfs-csi
+# The image's name (make push IMAGE=REGISTRY/nfs-csi) and the archive of it.
+IMAGE := localhost/nfs-csi
 ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
-SCRIPTS := deploy/*.sh deploy/make test/setup test/image test/part test/integration/run test/guest/run test/guest/kernel test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
+SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/images/check test/integration/run test/guest/run test/guest/kernel test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
 NEWER := 6.12
-ASKING := dead_servers:: publishing:: snapshots:: several::copies:: tree_faults:: dead_controllers:: inline:: reaching:: cloning:: several::sources::
+ASKING := dead_servers:: publishing:: snapshots:: several:: tree_faults:: dead_controllers:: inline:: reaching:: cloning::
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
 FAMILY := ipv4
 # The largest binary that is allowed, in bytes.
@@ -37,33 +37,38 @@ program = $$(cargo $(1) --locked --message-format=json 2> >(cat >&2) | test/prog
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 26
 
-setup: ## Install the packages that the other targets need (asks for root for this only)
-	@test/setup $(if $(filter $(TARGET),$(HOST)),,$(ARCH))
-
-build: setup ## One static binary
+build: ## One static binary (ARCH=arm64)
+	@$(if $(filter $(TARGET),$(HOST)),,test/setup $(ARCH))
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(TARGET)
 	@size=$$(stat -c %s $(DRIVER)); echo "$(DRIVER): $$size bytes"; \
 		[ "$$size" -le $(LARGEST) ] || { echo "larger than $(LARGEST) bytes" >&2; exit 1; }
 	@if ldd $(DRIVER) 2>&1 | grep -q '=>'; then echo "$(DRIVER) is not static" >&2; exit 1; fi
 
-image: build ## A container image with nothing but the binary (ARCH=arm64, IMAGE=name)
-	@test/setup image
-	test/image $(DRIVER) $(ARCH) $(IMAGE) $(ARCHIVE)
+image: build ## A container image with nothing but the binary, and its archive (ARCH=arm64, IMAGE=name)
+	image/build $(DRIVER) $(ARCH) $(IMAGE) $(ARCHIVE)
+
+images: ## Images for both architectures
+	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image ARCH=$$arch; done
+
+push: images ## Both images under one name (IMAGE=REGISTRY/nfs-csi)
+	image/push $(IMAGE) $(foreach arch,amd64 arm64,$(CURDIR)/target/image/nfs-csi-$(arch).tar)
 
 fmt: ## Format the code
 	cargo fmt
 
-lint: setup ## Format and clippy, warnings are errors
+lint: ## Format and clippy, warnings are errors
+	@test/setup lint
 	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS)'
 
-proto: setup ## The protocol file against the published descriptors
+proto: ## The protocol file against the published descriptors
+	@test/setup go
 	test/part proto test/proto/check
 
-unit: setup ## Unit and property tests
+unit: ## Unit and property tests
 	test/part unit cargo test --lib --locked
 
 integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12)
-	@$(if $(KERNEL),test/setup kernel && test/guest/kernel $(KERNEL))
+	@test/setup guest $(if $(KERNEL),kernel && test/guest/kernel $(KERNEL))
 	E2E_TESTS=$(call program,test --test integration --no-run,integration) \
 		test/part integration$(KERNEL:%=-%) test/integration/run $(FILTER)
 
@@ -71,17 +76,26 @@ integration-newer: ## Those that ask most of a kernel on a newer one
 	@$(MAKE) --no-print-directory integration KERNEL=$(NEWER) FILTER='$(ASKING)'
 
 sanity: build ## csi-sanity in the guest
+	@test/setup guest go
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
 	test/part sanity test/sanity/run $(OUT)/sanity
 
-chart: setup ## The Helm chart, and the plain manifests that are made from it
+chart: ## The Helm chart, and the plain manifests that are made from it
+	@test/setup go
 	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" test/chart/check
 
-manifests: setup ## deploy/*.yaml, made from the chart
+manifests: ## deploy/*.yaml, made from the chart
+	@test/setup go
 	PATH="$$(test/kubernetes/programs/build):$$PATH" deploy/make deploy
 
-test-kubernetes: image ## Tests on a Kubernetes in the guest (FILTER=part of a name, FAMILY=ipv6)
-	@test/setup kubernetes
+test-images: build ## The images: built without what tests need, from a clean checkout, and pushed
+	@test/setup buildah go
+	test/part images test/images/check $(DRIVER) $(OUT)/images
+
+setup-kubernetes:
+	@test/setup guest go kubernetes image
+
+test-kubernetes: setup-kubernetes image ## Tests on a Kubernetes in the guest (FILTER=part of a name, FAMILY=ipv6)
 	E2E_FAMILY=$(FAMILY) test/part kubernetes$(if $(filter ipv6,$(FAMILY)),-ipv6) \
 		test/kubernetes/run $(ARCHIVE) $(OUT)/kubernetes-$(FAMILY) $(FILTER)
 
@@ -89,13 +103,15 @@ test-kubernetes-ipv6: ## A few of them where there are IPv6 addresses only
 	@$(MAKE) --no-print-directory test-kubernetes FAMILY=ipv6 FILTER=helm_install_with,both_parts_answer,a_claim_is_written
 
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
+	@test/setup guest
 	E2E_DEMO=$(call program,build --example demo,demo) test/guest/run test/demo/job
 
 bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, file, files, crews or million)
+	@test/setup guest
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
 		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)
