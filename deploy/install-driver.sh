@@ -1,80 +1,114 @@
 #!/bin/bash
-# Installs the driver into the cluster that kubectl speaks to.
+# Installs the driver into the cluster that kubectl speaks to. The manifests are in this file, so it needs no other one:
 #
-# usage: install-driver.sh [VERSION] [local] [snapshot]
+#   curl -skSL ADDRESS/install-driver.sh | bash -s master --
 #
-#   local      the manifests beside this script are used; without, they are fetched from $NFS_CSI_URL, the address of
-#              this folder, in which VERSION stands for {version}
-#   snapshot   with volume snapshots: the sidecar for them, and the snapshot controller if the cluster has none
+# usage: install-driver.sh [VERSION] [snapshot] [take-over]
 #
-# NFS_CSI_IMAGE        the driver's image, in full (default: nfs-csi:VERSION)
-# NFS_CSI_BASE_REPO    the registry from which the sidecars' images come (default: none, their plain names)
+#   VERSION     for the sake of those who give one: this file installs the version that it is of
+#   snapshot    with volume snapshots: the sidecar for them, and the snapshot controller if the cluster has none
+#   take-over   in place of csi-driver-nfs, where its own script installed that: pods keep their volumes
+#
+# NFS_CSI_IMAGE        the driver's image, in full (default: the one that is loaded into the nodes, localhost/nfs-csi:VERSION)
+# NFS_CSI_BASE_REPO    the registry from which the sidecars' images come (default: registry.k8s.io)
 # NFS_CSI_TIMEOUT      how long its pods may take, in seconds (default 300)
+#
+# It runs in bash 3.2, as macOS has it.
 set -eu
 
+driver=nfs.csi.k8s.io
+version=v0.1.0
+usage='usage: install-driver.sh [VERSION] [snapshot] [take-over]'
+
 install() {
-	local version='' word source=fetch snapshot=no
+	word='' snapshot=no take_over=no
 	for word; do
 		case $word in
-		--) ;;
-		local) source=here ;;
-		snapshot | snapshots) snapshot=yes ;;
-		local,snapshot | snapshot,local) source=here snapshot=yes ;;
-		v[0-9]* | master | main) version=$word ;;
-		*) fail "what is meant by \"$word\"? usage: install-driver.sh [VERSION] [local] [snapshot]" ;;
+		-- | local | master | main | "$version") ;;
+		snapshot | snapshots | local,snapshot | snapshot,local) snapshot=yes ;;
+		take-over) take_over=yes ;;
+		v[0-9]*) fail "this file installs $version: use the one of $word" ;;
+		*) fail "unknown word \"$word\". $usage" ;;
 		esac
 	done
 	command -v kubectl > /dev/null || fail "kubectl is missing: install it, and point it at your cluster"
+	check_owner
 
-	local manifest=nfs-csi.yaml
+	image=${NFS_CSI_IMAGE:-}
+	if [ -z "$image" ]; then
+		image=localhost/nfs-csi:$version
+		echo "NFS_CSI_IMAGE is not set: the nodes must have $image (make image, and load its archive)."
+	fi
+	base=${NFS_CSI_BASE_REPO:-registry.k8s.io}
+	base=${base%/}
+
+	manifest=nfs_csi
 	if [ "$snapshot" = yes ]; then
-		manifest=nfs-csi-snapshot.yaml
+		manifest=nfs_csi_snapshot
 		if kubectl get crd volumesnapshots.snapshot.storage.k8s.io > /dev/null 2>&1; then
 			echo "The cluster has the snapshot API already: its snapshot controller is left as it is."
 		else
-			apply snapshot-controller.yaml
+			apply snapshot_controller
 		fi
 	fi
 	apply "$manifest"
 
-	local timeout=${NFS_CSI_TIMEOUT:-300} part
+	timeout=${NFS_CSI_TIMEOUT:-300}
 	for part in deployment/csi-nfs-controller daemonset/csi-nfs-node; do
 		kubectl --namespace kube-system rollout status "$part" --timeout "${timeout}s" || {
 			kubectl --namespace kube-system get pods -l 'app in (csi-nfs-controller,csi-nfs-node)' -o wide
 			kubectl --namespace kube-system get events --field-selector type=Warning | tail -n 20
-			fail "$part is not ready after $timeout s. ErrImagePull or ImagePullBackOff above: name the images'
-registry with NFS_CSI_IMAGE and NFS_CSI_BASE_REPO. A pod that ends again and again says why in its log:
+			fail "$part is not ready after $timeout s. If the events above say ErrImagePull or ImagePullBackOff, set
+NFS_CSI_IMAGE to the name under which you pushed the driver's image, and NFS_CSI_BASE_REPO to your mirror of the sidecars'.
+A pod that fails again and again says why in its log:
 kubectl --namespace kube-system logs $part --all-containers"
 		}
 	done
-	echo "The driver nfs.csi.k8s.io is installed. Next: a StorageClass for your export (deploy/example/storageclass.yaml)."
+	if [ "$take_over" = yes ]; then
+		# What csi-driver-nfs was allowed to do, under names that this driver does not use.
+		kubectl delete clusterrolebinding nfs-csi-provisioner-binding nfs-csi-resizer-role --ignore-not-found
+		kubectl delete clusterrole nfs-external-provisioner-role nfs-external-resizer-role --ignore-not-found
+	fi
+	echo "The driver $driver is installed. Next: a StorageClass for your export (deploy/example/storageclass.yaml)."
 }
 
-# apply FILE: a manifest, with the images that were asked for.
+# Refuses where another driver or helm has what this script is about to change.
+check_owner() {
+	# shellcheck disable=SC2016 # the variables are the template's
+	# Of each object: helm's release and its namespace, the name label, and whether kubectl apply made it.
+	look='{{with .metadata.annotations}}{{$a := .}}
+{{with index $a "meta.helm.sh/release-name"}}helm {{.}} {{index $a "meta.helm.sh/release-namespace"}}{{end}}
+{{if index $a "kubectl.kubernetes.io/last-applied-configuration"}}applied{{end}}{{end}}
+{{with .metadata.labels}}{{with index . "app.kubernetes.io/name"}}name={{.}}{{end}}{{end}}'
+	for object in "csidriver/$driver" deployment/csi-nfs-controller daemonset/csi-nfs-node; do
+		if ! kubectl --namespace kube-system get "$object" > /dev/null 2>&1; then
+			continue
+		fi
+		owner=$(kubectl --namespace kube-system get "$object" -o go-template="$look" | tr -s '\n' ' ')
+		owner=${owner# }
+		case $owner in
+		helm\ *)
+			owner=${owner#helm } release=${owner%% *} rest=${owner#* }
+			fail "$object belongs to the helm release $release: upgrade that one, in place:
+helm upgrade $release charts/nfs-csi --namespace ${rest%% *} --reset-then-reuse-values --set image.nfs.repository=…"
+			;;
+		*name=nfs-csi*) ;;
+		*applied*)
+			[ "$take_over" = yes ] || fail "$object is there, and was not installed by this script but by csi-driver-nfs's:
+$(kubectl --namespace kube-system get "$object" -o go-template='{{with .spec.template}}{{range .spec.containers}}  {{.image}}
+{{end}}{{end}}')
+To put this driver in its place, run this again with take-over. Pods keep their volumes; claims, classes, snapshots and
+PersistentVolumes stay. What cannot go back to csi-driver-nfs later: snapshots that this driver takes, and volumes with ids
+that would have been longer than 128 bytes (uninstall-driver.sh --going-back lists them)."
+			;;
+		*) fail "$object is there, and neither this script nor kubectl apply made it: remove it first" ;;
+		esac
+	done
+}
+
+# Applies one of the manifests below, with the images that were asked for.
 apply() {
-	manifest "$1" | images | kubectl apply -f -
-}
-
-manifest() {
-	if [ "$source" = here ]; then
-		cat "$(dirname "${BASH_SOURCE[0]}")/$1"
-		return
-	fi
-	local url=${NFS_CSI_URL:-}
-	[ -n "$url" ] || fail "say where the manifests are: NFS_CSI_URL=https://…/{version}/deploy, or use them from a
-checkout: install-driver.sh $version local"
-	curl -sSfL "${url//\{version\}/$version}/$1"
-}
-
-images() {
-	local edit=()
-	if [ -n "${NFS_CSI_IMAGE:-}" ]; then
-		edit+=(-e "s|image: nfs-csi:.*|image: $NFS_CSI_IMAGE|")
-	elif [ -n "$version" ]; then
-		edit+=(-e "s|image: nfs-csi:.*|image: nfs-csi:$version|")
-	fi
-	[ -z "${NFS_CSI_BASE_REPO:-}" ] || edit+=(-e "s|image: sig-storage/|image: ${NFS_CSI_BASE_REPO%/}/sig-storage/|")
-	sed "${edit[@]}" -e ''
+	"$1" | sed -e "s|image: localhost/nfs-csi:.*|image: $image|" -e "s|image: registry.k8s.io/|image: $base/|" | kubectl apply -f -
 }
 
 fail() {
@@ -82,5 +116,1276 @@ fail() {
 	exit 1
 }
 
+# Made by deploy/make from install-driver.in.sh and the manifests: do not edit.
+
+nfs_csi() {
+	cat << "MANIFEST"
+# Made from charts/nfs-csi by deploy/make: do not edit.
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: csi-nfs-controller-sa
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: csi-nfs-node-sa
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: csi-nfs-controller-provisioner
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
+  # update: the finalizer on a claim that is being cloned.
+  - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
+  - {apiGroups: [storage.k8s.io], resources: [storageclasses, volumeattributesclasses], verbs: [get, list, watch]}
+  # The node that the scheduler chose for a claim that waits for its first consumer.
+  - {apiGroups: [""], resources: [nodes], verbs: [get]}
+  # Those that a class names: their namespaces are not known beforehand.
+  - {apiGroups: [""], resources: [secrets], verbs: [get]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: csi-nfs-controller-resizer
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
+  - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch]}
+  - {apiGroups: [""], resources: [persistentvolumeclaims/status], verbs: [patch]}
+  - {apiGroups: [storage.k8s.io], resources: [volumeattributesclasses], verbs: [get, list, watch]}
+  # Those that a class names: their namespaces are not known beforehand.
+  - {apiGroups: [""], resources: [secrets], verbs: [get]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: csi-nfs-controller-provisioner
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: csi-nfs-controller-provisioner
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: csi-nfs-controller-resizer
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: csi-nfs-controller-resizer
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: csi-nfs-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: csi-nfs-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: csi-nfs-controller-leader
+---
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata:
+  name: nfs.csi.k8s.io
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  attachRequired: false
+  # Tells the driver that a volume is written in a pod's specification.
+  podInfoOnMount: false
+  storageCapacity: false
+  fsGroupPolicy: File
+  volumeLifecycleModes:
+    - Persistent
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: csi-nfs-controller
+  namespace: kube-system
+  labels:
+    app: csi-nfs-controller
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  replicas: 1
+  revisionHistoryLimit: 10
+  selector:
+    matchLabels:
+      app: csi-nfs-controller
+  strategy:
+    type: Recreate
+  template:
+    metadata:
+      labels:
+        app: csi-nfs-controller
+        app.kubernetes.io/name: nfs-csi
+        app.kubernetes.io/instance: nfs-csi
+        app.kubernetes.io/version: "0.1.0"
+    spec:
+      serviceAccountName: csi-nfs-controller-sa
+      priorityClassName: "system-cluster-critical"
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      securityContext:
+        seccompProfile:
+          type: RuntimeDefault
+      nodeSelector:
+        kubernetes.io/os: linux
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - podAffinityTerm:
+              labelSelector:
+                matchLabels:
+                  app: csi-nfs-controller
+              topologyKey: kubernetes.io/hostname
+            weight: 100
+      tolerations:
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/master
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/controlplane
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/control-plane
+          operator: Exists
+        - effect: NoSchedule
+          key: CriticalAddonsOnly
+          operator: Exists
+      containers:
+        - name: nfs
+          image: localhost/nfs-csi:v0.1.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - controller
+            - --endpoint=unix:///csi/csi.sock
+            - --driver-name=nfs.csi.k8s.io
+            - --mount-permissions=0
+            - --default-ondelete-policy=delete
+            - --trash-retention=0
+            - --working-mount-dir=/tmp
+            - --log-level=info
+            - --log-format=text
+            - --metrics-address=:29652
+          ports:
+            - name: metrics
+              containerPort: 29652
+          livenessProbe:
+            httpGet:
+              path: /healthz
+              port: metrics
+            initialDelaySeconds: 10
+            periodSeconds: 20
+            timeoutSeconds: 10
+            failureThreshold: 5
+          readinessProbe:
+            httpGet:
+              path: /readyz
+              port: metrics
+            periodSeconds: 5
+            timeoutSeconds: 5
+          # Not privileged: to mount exports (and be let to by AppArmor), and to keep owners, modes and special files.
+          securityContext:
+            allowPrivilegeEscalation: true
+            readOnlyRootFilesystem: true
+            appArmorProfile:
+              type: Unconfined
+            capabilities:
+              drop: [ALL]
+              add: [SYS_ADMIN, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, MKNOD]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+            - {name: exports, mountPath: /tmp}
+        - name: csi-provisioner
+          image: registry.k8s.io/sig-storage/csi-provisioner:v6.3.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --csi-address=/csi/csi.sock
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+            - --kube-api-qps=100
+            - --kube-api-burst=200
+            - --extra-create-metadata=true
+            - --worker-threads=100
+            - --timeout=1200s
+            # Shorter than the driver's --abandoned-after (15m), which ends a clone that is not asked for again.
+            - --retry-interval-max=1m
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+        - name: csi-resizer
+          image: registry.k8s.io/sig-storage/csi-resizer:v2.2.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --csi-address=/csi/csi.sock
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+            - --kube-api-qps=100
+            - --kube-api-burst=200
+            - --timeout=60s
+            # The volume grows while pods use it.
+            - --handle-volume-inuse-error=false
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+      volumes:
+        - name: csi
+          emptyDir: {}
+        - name: exports
+          emptyDir: {}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: csi-nfs-node
+  namespace: kube-system
+  labels:
+    app: csi-nfs-node
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  revisionHistoryLimit: 10
+  selector:
+    matchLabels:
+      app: csi-nfs-node
+  updateStrategy:
+    rollingUpdate:
+      maxUnavailable: 1
+    type: RollingUpdate
+  template:
+    metadata:
+      labels:
+        app: csi-nfs-node
+        app.kubernetes.io/name: nfs-csi
+        app.kubernetes.io/instance: nfs-csi
+        app.kubernetes.io/version: "0.1.0"
+    spec:
+      serviceAccountName: csi-nfs-node-sa
+      automountServiceAccountToken: false
+      priorityClassName: "system-node-critical"
+      # The mounts' connections must outlive the plugin's pod.
+      hostNetwork: true
+      # A process that the kernel does not let go would keep the plugin's process namespace from ending, and its pod.
+      hostPID: true
+      dnsPolicy: ClusterFirstWithHostNet
+      securityContext:
+        seccompProfile:
+          type: RuntimeDefault
+      nodeSelector:
+        kubernetes.io/os: linux
+      tolerations:
+        - operator: Exists
+      containers:
+        - name: nfs
+          image: localhost/nfs-csi:v0.1.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - node
+            - --endpoint=unix:///csi/csi.sock
+            - --node-id=$(NODE_NAME)
+            - --driver-name=nfs.csi.k8s.io
+            - --mount-permissions=0
+            - --kubelet-dir=/var/lib/kubelet
+            - --registration-dir=/var/lib/kubelet/plugins_registry
+            - --registration-endpoint=/var/lib/kubelet/plugins/csi-nfsplugin/csi.sock
+            - --max-volumes-per-node=0
+            - --log-level=info
+            - --log-format=text
+            - --metrics-address=:29653
+          env:
+            - name: NODE_NAME
+              valueFrom:
+                fieldRef:
+                  fieldPath: spec.nodeName
+          ports:
+            - name: metrics
+              containerPort: 29653
+          livenessProbe:
+            httpGet:
+              path: /healthz
+              port: metrics
+            initialDelaySeconds: 10
+            periodSeconds: 20
+            timeoutSeconds: 10
+            failureThreshold: 5
+          # Ready when the kubelet has registered the driver: a rollout that goes wrong stops at its first node.
+          readinessProbe:
+            httpGet:
+              path: /readyz
+              port: metrics
+            periodSeconds: 5
+            timeoutSeconds: 5
+          # Kubernetes lets only privileged containers hand their mounts on to the host.
+          securityContext:
+            privileged: true
+            readOnlyRootFilesystem: true
+          resources:
+            limits:
+              memory: 300Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}
+            - {name: csi, mountPath: /csi}
+            - {name: shares, mountPath: /tmp}
+      volumes:
+        - name: kubelet
+          hostPath:
+            path: /var/lib/kubelet
+            type: Directory
+        - name: csi
+          hostPath:
+            path: /var/lib/kubelet/plugins/csi-nfsplugin
+            type: DirectoryOrCreate
+        # Where shares are mounted to remove what inline volumes leave.
+        - name: shares
+          emptyDir: {}
+MANIFEST
+}
+
+nfs_csi_snapshot() {
+	cat << "MANIFEST"
+# Made from charts/nfs-csi by deploy/make: do not edit.
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: csi-nfs-controller-sa
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: csi-nfs-node-sa
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: csi-nfs-controller-provisioner
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
+  # update: the finalizer on a claim that is being cloned.
+  - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
+  - {apiGroups: [storage.k8s.io], resources: [storageclasses, volumeattributesclasses], verbs: [get, list, watch]}
+  # The node that the scheduler chose for a claim that waits for its first consumer.
+  - {apiGroups: [""], resources: [nodes], verbs: [get]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots, volumesnapshotcontents], verbs: [get]}
+  # Those that a class names: their namespaces are not known beforehand.
+  - {apiGroups: [""], resources: [secrets], verbs: [get]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: csi-nfs-controller-resizer
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
+  - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch]}
+  - {apiGroups: [""], resources: [persistentvolumeclaims/status], verbs: [patch]}
+  - {apiGroups: [storage.k8s.io], resources: [volumeattributesclasses], verbs: [get, list, watch]}
+  # Those that a class names: their namespaces are not known beforehand.
+  - {apiGroups: [""], resources: [secrets], verbs: [get]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: csi-nfs-controller-snapshotter
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get, list, watch]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get, list, watch, update, patch]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents/status], verbs: [update, patch]}
+  # Those that a class names: their namespaces are not known beforehand.
+  - {apiGroups: [""], resources: [secrets], verbs: [get]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: csi-nfs-controller-provisioner
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: csi-nfs-controller-provisioner
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: csi-nfs-controller-resizer
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: csi-nfs-controller-resizer
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: csi-nfs-controller-snapshotter
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: csi-nfs-controller-snapshotter
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: csi-nfs-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: csi-nfs-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: csi-nfs-controller-sa
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: csi-nfs-controller-leader
+---
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata:
+  name: nfs.csi.k8s.io
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  attachRequired: false
+  # Tells the driver that a volume is written in a pod's specification.
+  podInfoOnMount: false
+  storageCapacity: false
+  fsGroupPolicy: File
+  volumeLifecycleModes:
+    - Persistent
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: csi-nfs-controller
+  namespace: kube-system
+  labels:
+    app: csi-nfs-controller
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  replicas: 1
+  revisionHistoryLimit: 10
+  selector:
+    matchLabels:
+      app: csi-nfs-controller
+  strategy:
+    type: Recreate
+  template:
+    metadata:
+      labels:
+        app: csi-nfs-controller
+        app.kubernetes.io/name: nfs-csi
+        app.kubernetes.io/instance: nfs-csi
+        app.kubernetes.io/version: "0.1.0"
+    spec:
+      serviceAccountName: csi-nfs-controller-sa
+      priorityClassName: "system-cluster-critical"
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      securityContext:
+        seccompProfile:
+          type: RuntimeDefault
+      nodeSelector:
+        kubernetes.io/os: linux
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - podAffinityTerm:
+              labelSelector:
+                matchLabels:
+                  app: csi-nfs-controller
+              topologyKey: kubernetes.io/hostname
+            weight: 100
+      tolerations:
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/master
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/controlplane
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/control-plane
+          operator: Exists
+        - effect: NoSchedule
+          key: CriticalAddonsOnly
+          operator: Exists
+      containers:
+        - name: nfs
+          image: localhost/nfs-csi:v0.1.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - controller
+            - --endpoint=unix:///csi/csi.sock
+            - --driver-name=nfs.csi.k8s.io
+            - --mount-permissions=0
+            - --default-ondelete-policy=delete
+            - --trash-retention=0
+            - --working-mount-dir=/tmp
+            - --log-level=info
+            - --log-format=text
+            - --metrics-address=:29652
+          ports:
+            - name: metrics
+              containerPort: 29652
+          livenessProbe:
+            httpGet:
+              path: /healthz
+              port: metrics
+            initialDelaySeconds: 10
+            periodSeconds: 20
+            timeoutSeconds: 10
+            failureThreshold: 5
+          readinessProbe:
+            httpGet:
+              path: /readyz
+              port: metrics
+            periodSeconds: 5
+            timeoutSeconds: 5
+          # Not privileged: to mount exports (and be let to by AppArmor), and to keep owners, modes and special files.
+          securityContext:
+            allowPrivilegeEscalation: true
+            readOnlyRootFilesystem: true
+            appArmorProfile:
+              type: Unconfined
+            capabilities:
+              drop: [ALL]
+              add: [SYS_ADMIN, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, MKNOD]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+            - {name: exports, mountPath: /tmp}
+        - name: csi-provisioner
+          image: registry.k8s.io/sig-storage/csi-provisioner:v6.3.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --csi-address=/csi/csi.sock
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+            - --kube-api-qps=100
+            - --kube-api-burst=200
+            - --extra-create-metadata=true
+            - --worker-threads=100
+            - --timeout=1200s
+            # Shorter than the driver's --abandoned-after (15m), which ends a clone that is not asked for again.
+            - --retry-interval-max=1m
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+        - name: csi-resizer
+          image: registry.k8s.io/sig-storage/csi-resizer:v2.2.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --csi-address=/csi/csi.sock
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+            - --kube-api-qps=100
+            - --kube-api-burst=200
+            - --timeout=60s
+            # The volume grows while pods use it.
+            - --handle-volume-inuse-error=false
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+        - name: csi-snapshotter
+          image: registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --csi-address=/csi/csi.sock
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+            - --kube-api-qps=100
+            - --kube-api-burst=200
+            - --extra-create-metadata=true
+            - --worker-threads=100
+            - --timeout=1200s
+            # Shorter than the driver's --abandoned-after (15m), as the provisioner's. With few threads a long snapshot
+            # would also wait for the others before it is asked for again.
+            - --retry-interval-max=1m
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 400Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: csi, mountPath: /csi}
+      volumes:
+        - name: csi
+          emptyDir: {}
+        - name: exports
+          emptyDir: {}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: csi-nfs-node
+  namespace: kube-system
+  labels:
+    app: csi-nfs-node
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  revisionHistoryLimit: 10
+  selector:
+    matchLabels:
+      app: csi-nfs-node
+  updateStrategy:
+    rollingUpdate:
+      maxUnavailable: 1
+    type: RollingUpdate
+  template:
+    metadata:
+      labels:
+        app: csi-nfs-node
+        app.kubernetes.io/name: nfs-csi
+        app.kubernetes.io/instance: nfs-csi
+        app.kubernetes.io/version: "0.1.0"
+    spec:
+      serviceAccountName: csi-nfs-node-sa
+      automountServiceAccountToken: false
+      priorityClassName: "system-node-critical"
+      # The mounts' connections must outlive the plugin's pod.
+      hostNetwork: true
+      # A process that the kernel does not let go would keep the plugin's process namespace from ending, and its pod.
+      hostPID: true
+      dnsPolicy: ClusterFirstWithHostNet
+      securityContext:
+        seccompProfile:
+          type: RuntimeDefault
+      nodeSelector:
+        kubernetes.io/os: linux
+      tolerations:
+        - operator: Exists
+      containers:
+        - name: nfs
+          image: localhost/nfs-csi:v0.1.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - node
+            - --endpoint=unix:///csi/csi.sock
+            - --node-id=$(NODE_NAME)
+            - --driver-name=nfs.csi.k8s.io
+            - --mount-permissions=0
+            - --kubelet-dir=/var/lib/kubelet
+            - --registration-dir=/var/lib/kubelet/plugins_registry
+            - --registration-endpoint=/var/lib/kubelet/plugins/csi-nfsplugin/csi.sock
+            - --max-volumes-per-node=0
+            - --log-level=info
+            - --log-format=text
+            - --metrics-address=:29653
+          env:
+            - name: NODE_NAME
+              valueFrom:
+                fieldRef:
+                  fieldPath: spec.nodeName
+          ports:
+            - name: metrics
+              containerPort: 29653
+          livenessProbe:
+            httpGet:
+              path: /healthz
+              port: metrics
+            initialDelaySeconds: 10
+            periodSeconds: 20
+            timeoutSeconds: 10
+            failureThreshold: 5
+          # Ready when the kubelet has registered the driver: a rollout that goes wrong stops at its first node.
+          readinessProbe:
+            httpGet:
+              path: /readyz
+              port: metrics
+            periodSeconds: 5
+            timeoutSeconds: 5
+          # Kubernetes lets only privileged containers hand their mounts on to the host.
+          securityContext:
+            privileged: true
+            readOnlyRootFilesystem: true
+          resources:
+            limits:
+              memory: 300Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+          volumeMounts:
+            - {name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}
+            - {name: csi, mountPath: /csi}
+            - {name: shares, mountPath: /tmp}
+      volumes:
+        - name: kubelet
+          hostPath:
+            path: /var/lib/kubelet
+            type: Directory
+        - name: csi
+          hostPath:
+            path: /var/lib/kubelet/plugins/csi-nfsplugin
+            type: DirectoryOrCreate
+        # Where shares are mounted to remove what inline volumes leave.
+        - name: shares
+          emptyDir: {}
+MANIFEST
+}
+
+snapshot_controller() {
+	cat << "MANIFEST"
+# Made from charts/nfs-csi by deploy/make: do not edit.
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: volumesnapshots.snapshot.storage.k8s.io
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+  annotations:
+    # The API server wants to be told where a type of this group was agreed on.
+    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
+spec:
+  group: snapshot.storage.k8s.io
+  scope: Namespaced
+  names:
+    kind: VolumeSnapshot
+    listKind: VolumeSnapshotList
+    plural: volumesnapshots
+    singular: volumesnapshot
+    shortNames: [vs]
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources:
+        status: {}
+      additionalPrinterColumns:
+        - {name: ReadyToUse, type: boolean, jsonPath: .status.readyToUse}
+        - {name: SourcePVC, type: string, jsonPath: .spec.source.persistentVolumeClaimName}
+        - {name: RestoreSize, type: string, jsonPath: .status.restoreSize}
+        - {name: SnapshotClass, type: string, jsonPath: .spec.volumeSnapshotClassName}
+        - {name: SnapshotContent, type: string, jsonPath: .status.boundVolumeSnapshotContentName}
+        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
+      schema:
+        openAPIV3Schema:
+          type: object
+          required:
+            - spec
+          properties:
+            apiVersion: {type: string}
+            kind: {type: string}
+            metadata: {type: object}
+            spec:
+              properties:
+                source:
+                  properties:
+                    persistentVolumeClaimName:
+                      type: string
+                    volumeSnapshotContentName:
+                      type: string
+                  type: object
+                  x-kubernetes-validations:
+                  - message: exactly one of persistentVolumeClaimName and volumeSnapshotContentName
+                      is needed
+                    rule: has(self.persistentVolumeClaimName) != has(self.volumeSnapshotContentName)
+                  - message: it cannot be changed
+                    rule: self == oldSelf
+                volumeSnapshotClassName:
+                  minLength: 1
+                  type: string
+              required:
+              - source
+              type: object
+            status:
+              properties:
+                boundVolumeSnapshotContentName:
+                  type: string
+                creationTime:
+                  format: date-time
+                  type: string
+                error:
+                  properties:
+                    message:
+                      type: string
+                    time:
+                      format: date-time
+                      type: string
+                  type: object
+                readyToUse:
+                  type: boolean
+                restoreSize:
+                  x-kubernetes-int-or-string: true
+                volumeGroupSnapshotName:
+                  type: string
+              type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: volumesnapshotcontents.snapshot.storage.k8s.io
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+  annotations:
+    # The API server wants to be told where a type of this group was agreed on.
+    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
+spec:
+  group: snapshot.storage.k8s.io
+  scope: Cluster
+  names:
+    kind: VolumeSnapshotContent
+    listKind: VolumeSnapshotContentList
+    plural: volumesnapshotcontents
+    singular: volumesnapshotcontent
+    shortNames: [vsc]
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources:
+        status: {}
+      additionalPrinterColumns:
+        - {name: ReadyToUse, type: boolean, jsonPath: .status.readyToUse}
+        - {name: RestoreSize, type: integer, jsonPath: .status.restoreSize}
+        - {name: DeletionPolicy, type: string, jsonPath: .spec.deletionPolicy}
+        - {name: Driver, type: string, jsonPath: .spec.driver}
+        - {name: VolumeSnapshot, type: string, jsonPath: .spec.volumeSnapshotRef.name}
+        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
+      schema:
+        openAPIV3Schema:
+          type: object
+          required:
+            - spec
+          properties:
+            apiVersion: {type: string}
+            kind: {type: string}
+            metadata: {type: object}
+            spec:
+              properties:
+                deletionPolicy:
+                  enum:
+                  - Delete
+                  - Retain
+                  type: string
+                driver:
+                  type: string
+                source:
+                  properties:
+                    snapshotHandle:
+                      type: string
+                    volumeHandle:
+                      type: string
+                  type: object
+                  x-kubernetes-validations:
+                  - message: exactly one of volumeHandle and snapshotHandle is needed
+                    rule: has(self.volumeHandle) != has(self.snapshotHandle)
+                sourceVolumeMode:
+                  type: string
+                volumeSnapshotClassName:
+                  type: string
+                volumeSnapshotRef:
+                  type: object
+                  x-kubernetes-map-type: atomic
+                  x-kubernetes-preserve-unknown-fields: true
+              required:
+              - deletionPolicy
+              - driver
+              - source
+              - volumeSnapshotRef
+              type: object
+            status:
+              properties:
+                creationTime:
+                  format: int64
+                  type: integer
+                error:
+                  properties:
+                    message:
+                      type: string
+                    time:
+                      format: date-time
+                      type: string
+                  type: object
+                readyToUse:
+                  type: boolean
+                restoreSize:
+                  format: int64
+                  type: integer
+                snapshotHandle:
+                  type: string
+                volumeGroupSnapshotHandle:
+                  type: string
+              type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: volumesnapshotclasses.snapshot.storage.k8s.io
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+  annotations:
+    # The API server wants to be told where a type of this group was agreed on.
+    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
+spec:
+  group: snapshot.storage.k8s.io
+  scope: Cluster
+  names:
+    kind: VolumeSnapshotClass
+    listKind: VolumeSnapshotClassList
+    plural: volumesnapshotclasses
+    singular: volumesnapshotclass
+    shortNames: [vsclass]
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      additionalPrinterColumns:
+        - {name: Driver, type: string, jsonPath: .driver}
+        - {name: DeletionPolicy, type: string, jsonPath: .deletionPolicy}
+        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
+      schema:
+        openAPIV3Schema:
+          type: object
+          required:
+            - deletionPolicy
+            - driver
+          properties:
+            apiVersion: {type: string}
+            kind: {type: string}
+            metadata: {type: object}
+            deletionPolicy:
+              enum:
+              - Delete
+              - Retain
+              type: string
+            driver:
+              type: string
+            parameters:
+              additionalProperties:
+                type: string
+              type: object
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: snapshot-controller
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: snapshot-controller
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch]}
+  - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
+  - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get, list, watch]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots, volumesnapshotcontents], verbs: [get, list, watch, create, update, patch, delete]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots/status, volumesnapshotcontents/status], verbs: [update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: snapshot-controller
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: snapshot-controller
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: snapshot-controller
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: snapshot-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+rules:
+  - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: snapshot-controller-leader
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+subjects:
+  - kind: ServiceAccount
+    name: snapshot-controller
+    namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: snapshot-controller-leader
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: snapshot-controller
+  namespace: kube-system
+  labels:
+    app: snapshot-controller
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/version: "0.1.0"
+spec:
+  replicas: 1
+  revisionHistoryLimit: 10
+  selector:
+    matchLabels:
+      app: snapshot-controller
+  template:
+    metadata:
+      labels:
+        app: snapshot-controller
+        app.kubernetes.io/name: nfs-csi
+        app.kubernetes.io/instance: snapshot-controller
+        app.kubernetes.io/version: "0.1.0"
+    spec:
+      serviceAccountName: snapshot-controller
+      priorityClassName: "system-cluster-critical"
+      nodeSelector:
+        kubernetes.io/os: linux
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+        - name: snapshot-controller
+          image: registry.k8s.io/sig-storage/snapshot-controller:v8.6.0
+          imagePullPolicy: IfNotPresent
+          args:
+            - --v=2
+            - --leader-election
+            - --leader-election-namespace=kube-system
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          resources:
+            limits:
+              memory: 300Mi
+            requests:
+              cpu: 10m
+              memory: 20Mi
+MANIFEST
+}
+
 set -o pipefail
-install "$@"
+# Standard input may be this file.
+install "$@" < /dev/null
