@@ -82,7 +82,7 @@ sanity: build ## csi-sanity in the guest
 
 chart: ## The Helm chart, and the plain manifests that are made from it
 	@test/setup go
-	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" test/chart/check
+	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" bash -euc 'test/chart/check; test/chart/scripts'
 
 manifests: ## deploy/*.yaml, made from the chart
 	@test/setup go

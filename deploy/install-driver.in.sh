@@ -118,6 +118,5 @@ fail() {
 
 # MANIFESTS
 
-set -o pipefail
 # Standard input may be this file.
 install "$@" < /dev/null

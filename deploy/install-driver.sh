@@ -1386,6 +1386,5 @@ spec:
 MANIFEST
 }
 
-set -o pipefail
 # Standard input may be this file.
 install "$@" < /dev/null
