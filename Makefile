@@ -81,7 +81,7 @@ sanity: build ## csi-sanity in the guest
 	test/part sanity test/sanity/run $(OUT)/sanity
 
 chart: ## The Helm chart, and the plain manifests that are made from it
-	@test/setup go
+	@test/setup go chart
 	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" bash -euc 'test/chart/check; test/chart/scripts'
 
 manifests: ## deploy/*.yaml, made from the chart

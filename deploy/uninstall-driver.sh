@@ -37,10 +37,12 @@ main() {
 }
 
 uninstall() {
-	found=$(kubectl --namespace kube-system get deployment,daemonset,csidriver --selector "$labels" --output name)
+	found=$(kubectl --namespace kube-system get deployment,daemonset,csidriver,clusterrole --selector "$labels" --output name)
 	[ -n "$found" ] || fail "nothing here was installed by install-driver.sh, and nothing is removed. What helm installed,
 helm removes (helm list --all-namespaces)."
-	if [ "$with_volumes" = no ]; then
+	# Where another driver has taken its place, only its permissions are left.
+	case $found in */csi-nfs-node* | *"/$driver"*) is_there=yes ;; *) is_there=no ;; esac
+	if [ "$is_there$with_volumes" = yesno ]; then
 		volumes=$(kubectl get pv -o "jsonpath={range .items[?(@.spec.csi.driver=='$driver')]}{.metadata.name} {end}")
 		[ -z "$volumes" ] || fail "there are PersistentVolumes of $driver: $volumes
 Without the driver their pods cannot be started or stopped. Delete them first, or say --even-with-volumes."

@@ -45,9 +45,8 @@ def helm_uninstall_leaves_data_volumes_and_the_snapshot_api():
 def the_install_script_brings_the_snapshot_api_along_and_uninstalling_leaves_it():
     run("kubectl", "delete", "crd", *API, "--wait")
     # As it is used without a checkout.
-    address = f"file://{DEPLOY}"
     told = run("bash", "-o", "pipefail", "-c",
-               f"curl -skSL {address}/install-driver.sh | NFS_CSI_URL={address} bash -s v0.1.0 snapshot --")
+               f"curl -skSL file://{DEPLOY}/install-driver.sh | bash -s master snapshot --")
     assert "is installed" in told, told
     driver_ready(seconds=60)  # what was there before may still be on its way out
     [controller] = pods_ready("csi-nfs-controller")
