@@ -19,7 +19,8 @@ IMAGE := localhost/nfs-csi
 ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
-SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/images/check test/integration/run test/guest/run test/guest/kernel test/kubernetes/run test/kubernetes/programs/build test/proto/check test/sanity/run
+SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/guest/run test/guest/kernel \
+	test/integration/run test/sanity/run test/demo/run test/proto/check test/kubernetes/run test/kubernetes/programs/build
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
@@ -108,7 +109,7 @@ test: ## All tests
 
 demo: build ## A volume's life on a real NFS server, step by step
 	@test/setup guest
-	E2E_DEMO=$(call program,build --example demo,demo) test/guest/run test/demo/job
+	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run
 
 bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, file, files, crews or million)
 	@test/setup guest

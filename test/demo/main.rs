@@ -5,16 +5,16 @@
 
 #[path = "../kit/mod.rs"]
 mod kit;
+mod story;
 
-use std::fmt::Display;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nfs_csi::proto::controller_client::ControllerClient;
+use nfs_csi::proto::node_client::NodeClient;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
-use nfs_csi::proto::volume_usage::Unit;
-use nfs_csi::proto::{CreateVolumeRequest, GetPluginInfoRequest, Volume};
+use nfs_csi::proto::{CreateVolumeRequest, GetPluginInfoRequest, NodeGetVolumeStatsResponse, Volume};
 
 use tonic::transport::Channel;
 
@@ -23,206 +23,198 @@ use kit::requests::{
     MIB, create, create_from, delete, delete_snapshot, expand, of_snapshot, of_volume, publish, snapshot, stats,
     unpublish,
 };
-use kit::server::{SERVER, SHARE, names, on_server};
-use kit::{folder, mounts_at, wait_for};
-
-/// The steps so far.
-struct Story {
-    step: u32,
-}
-
-impl Story {
-    /// Begins a step; what `work` gives is shown with the time it took.
-    async fn step<T>(&mut self, title: &str, work: impl Future<Output = T>) -> T {
-        self.step += 1;
-        let begun = Instant::now();
-        let result = work.await;
-        let milliseconds = begun.elapsed().as_secs_f64() * 1000.0;
-        println!("\n {:>2}  {title:<78} {milliseconds:>8.1} ms", self.step);
-        result
-    }
-}
-
-/// A line below a step: who saw what.
-fn seen(who: &str, what: impl Display) {
-    println!("       {who:<8} {what}");
-}
+use kit::server::{names, on_server};
+use kit::{folder, mounts_at, nfs_mounts_below, wait_for};
+use story::Story;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let folder = folder();
-    let [pod_a, pod_b, reader] = ["pod-a", "pod-b", "reader"].map(|name| folder.path().join(name));
-    let mut story = Story { step: 0 };
-    println!("\n     nfs-csi: the life of a volume");
-    println!("     server {SERVER}:{SHARE}, a kernel NFS server on XFS with reflinks, in a machine of its own");
+    let mut story = Story::begin("The life of a volume", "driver, pods and a kernel NFS server in one virtual machine");
 
-    let driver =
-        story.step("start controller and node in one process", async { Driver::start(folder.path(), &[]) }).await;
-    let (mut identity, mut controller, mut node) =
-        (driver.identity().await, driver.controller().await, driver.node().await);
-    let info = identity.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
-    seen(
-        "driver",
-        format_args!("{} {}, listening on unix://{}", info.name, info.vendor_version, driver.socket().display()),
-    );
-    seen("memory", format_args!("{:.1} MB with its worker process", driver.resident_bytes() as f64 / 1e6));
+    story.chapter("The driver starts");
+    let start = async { Driver::start(folder.path(), &[]) };
+    let driver = story.act("driver", "starts, controller and node in one process", start).await;
+    let (mut controller, mut node) = (driver.controller().await, driver.node().await);
+    let info = driver.identity().await.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
+    let memory = driver.resident_bytes() as f64 / 1e6;
+    story.seen("driver", format_args!("{} {}, {memory:.1} MB of memory", info.name, info.vendor_version));
 
-    let request = create("pvc-demo", &[("mountPermissions", "0777")]);
-    let volume = story.step("CreateVolume pvc-demo, 10 MiB", controller.create_volume(request)).await;
-    let volume = volume.unwrap().into_inner().volume.unwrap();
-    seen("id", &volume.volume_id);
-    seen("server", describe(&on_server("pvc-demo")));
-    seen("record", format_args!(".nfs-csi/volumes/{}", names(".nfs-csi/volumes").join(" ")));
+    let volume = made(&mut story, &mut controller).await;
+    used_by_pods(&mut story, &mut controller, &mut node, &volume, folder.path()).await;
+    copied(&mut story, &mut controller, &volume).await;
 
-    let again = story.step("CreateVolume again, as after a lost answer", async {
-        controller.create_volume(create("pvc-demo", &[("mountPermissions", "0777")])).await
-    });
-    assert_eq!(again.await.unwrap().into_inner().volume.unwrap(), volume);
-    seen("driver", "the same volume, nothing made twice");
+    story.chapter("It is deleted");
+    story.call("DeleteVolume", "pvc-demo", controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
+    assert!(!on_server("pvc-demo").exists() && names(".nfs-csi/volumes").is_empty());
+    story.seen("server", "gone from the share, and its record too");
+    let emptied = async {
+        wait_for("the trash to be emptied", Duration::from_secs(30), || {
+            names(".nfs-csi/trash").is_empty().then_some(())
+        });
+    };
+    story.act("driver", "frees what is in the trash, in the background", emptied).await;
+    story.seen("server", format_args!("left on the share: {}", names("").join(" ")));
 
-    let mount = publish(&volume, &pod_a, Mode::MultiNodeMultiWriter, &["noatime"]);
-    story.step("NodePublishVolume for pod A", node.node_publish_volume(mount)).await.unwrap();
-    seen("node", mounted(&pod_a));
-
-    story.step("pod A writes a file of 4 MiB and syncs it", async { write(&pod_a.join("hello"), 4) }).await;
-    seen("server", describe(&on_server("pvc-demo/hello")));
-
-    let mount = publish(&volume, &pod_b, Mode::MultiNodeMultiWriter, &["noatime"]);
-    story.step("NodePublishVolume for pod B, on another path", node.node_publish_volume(mount)).await.unwrap();
-    seen("node", mounted(&pod_b));
-    let read = story.step("pod B reads what pod A wrote", async { std::fs::read(pod_b.join("hello")) }).await.unwrap();
-    assert_eq!(i64::try_from(read.len()), Ok(4 * MIB));
-    seen("pod B", format_args!("{} bytes, the same", read.len()));
-
-    let told = story.step("NodeGetVolumeStats", node.node_get_volume_stats(stats(&volume, &pod_a))).await.unwrap();
-    let told = told.into_inner();
-    for usage in &told.usage {
-        let unit = if usage.unit == i32::from(Unit::Bytes) { "bytes" } else { "inodes" };
-        seen(unit, format_args!("{} of {} used, {} available", usage.used, usage.total, usage.available));
-    }
-    let condition = told.volume_condition.unwrap();
-    assert!(!condition.abnormal);
-    seen("health", condition.message);
-
-    let grown = story.step(
-        "ControllerExpandVolume to 1 GiB, while pods use it",
-        controller.controller_expand_volume(expand(&volume.volume_id, 1024 * MIB, 0)),
-    );
-    let grown = grown.await.unwrap().into_inner();
-    assert_eq!(grown.capacity_bytes, 1024 * MIB);
-    seen("record", format_args!("{} bytes; no work for the node", grown.capacity_bytes));
-
-    let mount = publish(&volume, &reader, Mode::MultiNodeReaderOnly, &[]);
-    story.step("NodePublishVolume read-only, for a reader", node.node_publish_volume(mount)).await.unwrap();
-    seen("node", mounted(&reader));
-    let refused = std::fs::write(reader.join("hello"), "no").unwrap_err();
-    seen(
-        "reader",
-        format_args!("reads {} bytes; a write gives: {refused}", std::fs::read(reader.join("hello")).unwrap().len()),
-    );
-
-    story
-        .step("NodeUnpublishVolume for all three", async {
-            for target in [&pod_a, &pod_b, &reader] {
-                node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
-                assert!(mounts_at(target).is_empty() && !target.exists());
-            }
-        })
-        .await;
-    seen("node", "nothing mounted, target paths removed");
-    seen("server", format_args!("the data is still there: {}", describe(&on_server("pvc-demo/hello"))));
-
-    copies(&mut story, &mut controller, &volume).await;
-
-    story.step("DeleteVolume", controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
-    assert!(!on_server("pvc-demo").exists());
-    seen("server", "pvc-demo is gone from the share, and so is its record");
-    story
-        .step("the reaper frees the trash", async {
-            wait_for("the trash to be emptied", Duration::from_secs(30), || {
-                names(".nfs-csi/trash").is_empty().then_some(())
-            });
-        })
-        .await;
-    seen("server", format_args!("left on the share: {}", left(&volume)));
-
-    drop((identity, controller, node));
-    let status = story.step("SIGTERM", driver.stop()).await;
-    assert!(status.success());
-    seen("driver", format_args!("ended with {status}, socket removed, exports unmounted"));
-    println!("\n     done: {} steps, none failed\n", story.step);
+    drop((controller, node));
+    let socket = driver.socket().to_owned();
+    let status = story.act("driver", "gets SIGTERM and ends", driver.stop()).await;
+    assert!(status.success() && !socket.exists() && nfs_mounts_below(folder.path()).is_empty());
+    story.seen("driver", format_args!("{status}, socket removed, exports unmounted"));
+    story.end();
 }
 
-/// Snapshot, restore, clone and delete of a volume that holds something.
-async fn copies(story: &mut Story, controller: &mut ControllerClient<Channel>, volume: &Volume) {
-    story
-        .step("the volume is filled: 256 MiB in one file, 1,000 small ones in 20 folders", async {
-            write(&on_server("pvc-demo/large"), 256);
-            for directory in 0..20 {
-                let directory = on_server(&format!("pvc-demo/folder-{directory}"));
-                std::fs::create_dir(&directory).unwrap();
-                for file in 0..50 {
-                    std::fs::write(directory.join(file.to_string()), vec![file; 4096]).unwrap();
-                }
-            }
-            nix::unistd::sync();
-        })
-        .await;
+/// A volume is created, twice.
+async fn made(story: &mut Story, controller: &mut ControllerClient<Channel>) -> Volume {
+    story.chapter("A claim becomes a directory on the server");
+    let request = create("pvc-demo", &[("mountPermissions", "0777")]);
+    let first = controller.create_volume(request.clone());
+    let volume = story.call("CreateVolume", "pvc-demo, 10 MiB; the first call also mounts the export", first).await;
+    let volume = volume.unwrap().into_inner().volume.unwrap();
+    story.seen("id", &volume.volume_id);
+    story.seen("server", describe("pvc-demo"));
+    story.seen("server", format_args!("its record, .nfs-csi/volumes/{}", names(".nfs-csi/volumes").join(" ")));
+
+    let again = controller.create_volume(request);
+    let again = story.call("CreateVolume", "the same call again, as after a lost answer", again).await;
+    assert_eq!(again.unwrap().into_inner().volume.unwrap(), volume);
+    story.seen("driver", "the same volume; nothing is made twice");
+    volume
+}
+
+/// Two pods share the volume, which grows; another one only reads.
+async fn used_by_pods(
+    story: &mut Story,
+    controller: &mut ControllerClient<Channel>,
+    node: &mut NodeClient<Channel>,
+    volume: &Volume,
+    folder: &Path,
+) {
+    story.chapter("Pods use it");
+    let [pod_a, pod_b, reader] = ["pod-a", "pod-b", "reader"].map(|name| folder.join(name));
+    let mount = publish(volume, &pod_a, Mode::MultiNodeMultiWriter, &["noatime"]);
+    story.call("NodePublishVolume", "mounts it for pod A", node.node_publish_volume(mount)).await.unwrap();
+    story.seen("node", mounted(&pod_a));
+    story.act("pod A", "writes a file of 4 MiB and syncs it", async { write(&pod_a.join("hello"), 4) }).await;
+    story.seen("server", describe("pvc-demo/hello"));
+
+    let mount = publish(volume, &pod_b, Mode::MultiNodeMultiWriter, &["noatime"]);
+    story.call("NodePublishVolume", "mounts it for pod B", node.node_publish_volume(mount)).await.unwrap();
+    story.seen("node", mounted(&pod_b));
+    let read = async { std::fs::read(pod_b.join("hello")).unwrap() };
+    let read = story.act("pod B", "reads what pod A wrote", read).await;
+    assert!(read.len() == 4 << 20 && read.iter().all(|byte| *byte == 7));
+    story.seen("pod B", format_args!("{}, the same bytes", size(read.len() as u64)));
+
+    let answer = node.node_get_volume_stats(stats(volume, &pod_a));
+    let answer = story.call("NodeGetVolumeStats", "how full is it, and does it work?", answer).await.unwrap();
+    let (usage, condition) = usage(answer.into_inner());
+    story.seen("driver", usage);
+    story.seen("driver", condition);
+
+    let grow = controller.controller_expand_volume(expand(&volume.volume_id, 1024 * MIB, 0));
+    let grown = story.call("ControllerExpandVolume", "to 1 GiB, while pods use it", grow).await.unwrap().into_inner();
+    assert!(grown.capacity_bytes == 1024 * MIB && !grown.node_expansion_required);
+    story.seen("driver", "1 GiB; there is nothing to do on the nodes");
+
+    let mount = publish(volume, &reader, Mode::MultiNodeReaderOnly, &[]);
+    story.call("NodePublishVolume", "mounts it read-only for pod C", node.node_publish_volume(mount)).await.unwrap();
+    story.seen("node", mounted(&reader));
+    let read = std::fs::read(reader.join("hello")).unwrap().len();
+    let refused = std::fs::write(reader.join("hello"), "no").unwrap_err();
+    story.seen("pod C", format_args!("reads {}; a write fails: {refused}", size(read as u64)));
+
+    let unmount = async {
+        for target in [&pod_a, &pod_b, &reader] {
+            node.node_unpublish_volume(unpublish(volume, target)).await.unwrap();
+        }
+    };
+    story.call("NodeUnpublishVolume", "unmounts it for all three", unmount).await;
+    assert!([&pod_a, &pod_b, &reader].iter().all(|target| mounts_at(target).is_empty() && !target.exists()));
+    story.seen("node", "nothing is mounted, the target paths are removed");
+    story.seen("server", format_args!("the data is still there: {}", describe("pvc-demo/hello")));
+}
+
+/// Snapshot, restore and clone of a volume that holds something.
+async fn copied(story: &mut Story, controller: &mut ControllerClient<Channel>, volume: &Volume) {
+    story.chapter("Snapshots and clones share its data");
+    story.act("server", "gets 256 MiB in one file, and 1,000 small files", async { fill() }).await;
     let full = used();
-    seen("server", format_args!("{:.0} MiB of the disk are used", mebibytes(full)));
+    story.seen("server", format_args!("{} of the disk in use", size(full)));
 
-    let take = snapshot("snap-demo", &volume.volume_id, &[]);
-    let taken = story.step("CreateSnapshot", controller.create_snapshot(take)).await.unwrap();
+    let take = controller.create_snapshot(snapshot("snap-demo", &volume.volume_id, &[]));
+    let taken = story.call("CreateSnapshot", "snap-demo, of pvc-demo", take).await.unwrap();
     let taken = taken.into_inner().snapshot.unwrap();
-    seen("id", &taken.snapshot_id);
-    seen("server", shared_since(full));
-
-    story
-        .step("the volume is changed: the large file goes, a small one is rewritten", async {
-            std::fs::remove_file(on_server("pvc-demo/large")).unwrap();
-            std::fs::write(on_server("pvc-demo/folder-7/7"), "changed").unwrap();
-        })
-        .await;
+    story.seen("id", &taken.snapshot_id);
+    story.seen("server", shared_since(full));
+    let change = async {
+        std::fs::remove_file(on_server("pvc-demo/large")).unwrap();
+        std::fs::write(on_server("pvc-demo/folder-7/7"), "changed").unwrap();
+    };
+    story.act("server", "loses the large file; a small one is changed", change).await;
 
     let before = used();
     // As large as its source: no size is asked for.
     let any_size = |request| CreateVolumeRequest { capacity_range: None, ..request };
     let restore = any_size(create_from("pvc-restored", of_snapshot(&taken.snapshot_id), &[]));
-    let restored = story.step("CreateVolume from the snapshot", controller.create_volume(restore)).await.unwrap();
+    let restore = controller.create_volume(restore);
+    let restored = story.call("CreateVolume", "pvc-restored, from the snapshot", restore).await.unwrap();
     let restored = restored.into_inner().volume.unwrap();
     assert_eq!(std::fs::read(on_server("pvc-restored/folder-7/7")).unwrap(), [7; 4096]);
-    seen("server", describe(&on_server("pvc-restored/large")));
-    seen("server", shared_since(before));
+    story.seen("server", describe("pvc-restored/large"));
+    story.seen("server", shared_since(before));
 
     let before = used();
     let clone = any_size(create_from("pvc-clone", of_volume(&restored.volume_id), &[]));
-    let clone = story.step("CreateVolume as a clone of that", controller.create_volume(clone)).await.unwrap();
+    let clone = controller.create_volume(clone);
+    let clone = story.call("CreateVolume", "pvc-clone, a clone of pvc-restored", clone).await.unwrap();
     let clone = clone.into_inner().volume.unwrap();
-    seen("server", format_args!("{} entries at the top, as in its source", names("pvc-clone").len()));
-    seen("server", shared_since(before));
+    assert_eq!(names("pvc-clone"), names("pvc-restored"));
+    story.seen("server", shared_since(before));
 
     let archive = snapshot("snap-archive", &clone.volume_id, &[("snapshotFormat", "tar.zst")]);
-    let archived =
-        story.step("CreateSnapshot as one compressed archive", controller.create_snapshot(archive)).await.unwrap();
+    let archive = controller.create_snapshot(archive);
+    let archived = story.call("CreateSnapshot", "snap-archive, one compressed archive", archive).await.unwrap();
     let archived = archived.into_inner().snapshot.unwrap();
-    let key = names(".nfs-csi/snapshots")
-        .into_iter()
-        .find(|key| on_server(&format!(".nfs-csi/snapshots/{key}/data.tar.zst")).exists())
-        .unwrap();
-    seen("server", describe(&on_server(&format!(".nfs-csi/snapshots/{key}/data.tar.zst"))));
+    let mut files = names(".nfs-csi/snapshots").into_iter().map(|key| format!(".nfs-csi/snapshots/{key}/data.tar.zst"));
+    story.seen("server", describe(&files.find(|file| on_server(file).exists()).unwrap()));
 
-    story
-        .step("DeleteVolume for restored and clone, DeleteSnapshot for both: all answered", async {
-            for volume in [&restored, &clone] {
-                controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
-            }
-            for snapshot in [&taken, &archived] {
-                controller.delete_snapshot(delete_snapshot(&snapshot.snapshot_id)).await.unwrap();
-            }
-        })
-        .await;
-    assert!(names(".nfs-csi/snapshots").is_empty() && !on_server("pvc-clone").exists());
-    seen("server", "gone from the share, and being freed in the trash");
+    let volumes = async {
+        for volume in [&restored, &clone] {
+            controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
+        }
+    };
+    story.call("DeleteVolume", "pvc-restored and pvc-clone", volumes).await;
+    let snapshots = async {
+        for snapshot in [&taken, &archived] {
+            controller.delete_snapshot(delete_snapshot(&snapshot.snapshot_id)).await.unwrap();
+        }
+    };
+    story.call("DeleteSnapshot", "snap-demo and snap-archive", snapshots).await;
+    assert!(names(".nfs-csi/snapshots").is_empty() && names("") == [".nfs-csi", "pvc-demo"]);
+    story.seen("server", format_args!("left on the share: {}", names("").join(" ")));
+}
+
+/// Usage and condition of a volume, in words.
+fn usage(answer: NodeGetVolumeStatsResponse) -> (String, String) {
+    let [bytes, inodes] = answer.usage.as_slice() else { panic!("bytes and inodes: {:?}", answer.usage) };
+    let condition = answer.volume_condition.unwrap();
+    assert!(!condition.abnormal);
+    let [used, total] = [bytes.used, bytes.total].map(|bytes| size(u64::try_from(bytes).unwrap()));
+    (format!("{used} of {total} used, {} of {} inodes", inodes.used, inodes.total), condition.message)
+}
+
+/// Gives the volume something to copy.
+fn fill() {
+    write(&on_server("pvc-demo/large"), 256);
+    for directory in 0..20 {
+        let directory = on_server(&format!("pvc-demo/folder-{directory}"));
+        std::fs::create_dir(&directory).unwrap();
+        for file in 0..50 {
+            std::fs::write(directory.join(file.to_string()), vec![file; 4096]).unwrap();
+        }
+    }
+    nix::unistd::sync();
 }
 
 /// Bytes in use on the server's disk.
@@ -232,15 +224,18 @@ fn used() -> u64 {
     (stat.blocks() - stat.blocks_free()) * stat.fragment_size()
 }
 
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} bytes"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
 }
 
 fn shared_since(before: u64) -> String {
-    format!(
-        "{:.1} MiB more of the disk are used: the data is shared by reflink",
-        mebibytes(used().saturating_sub(before))
-    )
+    let more = used().saturating_sub(before);
+    assert!(more < 64 << 20, "256 MiB are shared, but {more} bytes more are used");
+    format!("{} more of the disk in use: the data is shared (reflink)", size(more))
 }
 
 /// The NFS mount on a path, as the kernel has it.
@@ -251,14 +246,14 @@ fn mounted(target: &Path) -> String {
     let mut fields = superblock.split(' ');
     let (kind, source) = (fields.next().expect("a type"), fields.next().expect("a source"));
     let version = superblock.split(',').find(|option| option.starts_with("vers=")).unwrap_or_default();
-    format!("{source} on {} ({kind}, {version}, {options})", target.file_name().expect("a name").display())
+    format!("{source} ({kind}, {version}, {options})")
 }
 
-fn describe(path: &Path) -> String {
-    let about = std::fs::metadata(path).expect("it is there");
-    let kind = if about.is_dir() { "directory" } else { "file" };
-    let mode = about.permissions().mode() & 0o7777;
-    format!("{kind} {} mode {mode:04o} owner {}:{} size {}", path.display(), about.uid(), about.gid(), about.size())
+/// What is at a path of the share.
+fn describe(path: &str) -> String {
+    let about = std::fs::metadata(on_server(path)).expect("it is there");
+    let kind = if about.is_dir() { "directory".into() } else { size(about.size()) };
+    format!("{path}, {kind}, mode {:04o}", about.permissions().mode() & 0o7777)
 }
 
 fn write(path: &Path, mebibytes: usize) {
@@ -267,10 +262,4 @@ fn write(path: &Path, mebibytes: usize) {
         std::io::Write::write_all(&mut &file, &vec![7; 1024 * 1024]).unwrap();
     }
     file.sync_all().unwrap();
-}
-
-fn left(volume: &Volume) -> String {
-    let names = names("");
-    assert!(!names.contains(&volume.volume_context["subDir"]));
-    names.join(" ")
 }
