@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build image images push manifests fmt lint proto unit integration sanity chart test-images test-kubernetes test demo \
-	bench clean integration-newer setup-kubernetes test-kubernetes-ipv6
+.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
+	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test demo demo-picture bench clean
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
@@ -66,7 +66,7 @@ proto: ## The protocol file against the published descriptors
 	test/part proto test/proto/check
 
 unit: ## Unit and property tests
-	test/part unit cargo test --lib --locked
+	test/part unit bash -euc 'cargo test --lib --locked; test/demo/check'
 
 integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12)
 	@test/setup guest $(if $(KERNEL),kernel && test/guest/kernel $(KERNEL))
@@ -110,6 +110,11 @@ test: ## All tests
 demo: build ## A volume's life on a real NFS server, step by step
 	@test/setup guest
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run
+
+demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
+	mkdir -p $(OUT)
+	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
+	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
 
 bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, file, files, crews or million)
 	@test/setup guest
