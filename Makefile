@@ -59,14 +59,14 @@ fmt: ## Format the code
 
 lint: ## Format and clippy, warnings are errors
 	@test/setup lint
-	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS)'
+	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS); test/demo/check'
 
 proto: ## The protocol file against the published descriptors
 	@test/setup go
 	test/part proto test/proto/check
 
 unit: ## Unit and property tests
-	test/part unit bash -euc 'cargo test --lib --locked; test/demo/check'
+	test/part unit cargo test --lib --locked
 
 integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12)
 	@test/setup guest $(if $(KERNEL),kernel && test/guest/kernel $(KERNEL))
