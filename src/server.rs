@@ -142,13 +142,24 @@ impl Listener {
                 remove_stale(path, endpoint).await?;
                 let socket = UnixSocket::new_stream().map_err(refused)?;
                 // Its file has these permissions from the beginning: whoever may connect may mount on this host.
-                fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|errno| refused(errno.into()))?;
+                let permissions = socket_permissions(path).map_err(refused)?;
+                fchmod(&socket, permissions).map_err(|errno| refused(errno.into()))?;
                 socket.bind(path).map_err(refused)?;
                 let file = SocketFile::of(path).map_err(refused)?;
                 Ok(Self::Unix(socket.listen(BACKLOG).map_err(refused)?, file))
             }
         }
     }
+}
+
+/// Who may connect to a socket with this path: its owner, and the group of its folder where the folder's set-group-ID
+/// bit gives to that group what is made in it. So does an emptyDir's in a pod with an fsGroup: its sidecars need not be
+/// root.
+fn socket_permissions(path: &Path) -> io::Result<Mode> {
+    let folder = std::fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+    let of_group = Mode::from_bits_truncate(folder.mode()).contains(Mode::S_ISGID);
+    let owner = Mode::S_IRUSR | Mode::S_IWUSR;
+    Ok(if of_group { owner | Mode::S_IRGRP | Mode::S_IWGRP } else { owner })
 }
 
 /// Listens on `host:port`; `:port` and `[::]:port` are all addresses of both families, or of IPv4 where this host has
@@ -253,6 +264,8 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -285,12 +298,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_for_its_owner_only_from_the_beginning() {
+    async fn a_socket_is_for_its_owner_only_from_the_beginning_or_for_the_group_that_its_folder_gives_it_to() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("csi.sock");
-        let _listener = Listener::bind(&Endpoint::Unix(path.clone())).await.unwrap();
-        let mode = std::fs::symlink_metadata(&path).unwrap().mode();
-        assert_eq!(mode & 0o7777 & !0o600, 0, "{mode:o}");
+        for (of_folder, of_socket) in [(0o777, 0o600), (0o2777, 0o660)] {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(of_folder)).unwrap();
+            let _listener = Listener::bind(&Endpoint::Unix(path.clone())).await.unwrap();
+            let mode = std::fs::symlink_metadata(&path).unwrap().mode();
+            assert_eq!(mode & 0o7777 & !of_socket, 0, "{mode:o}");
+        }
     }
 
     #[tokio::test]

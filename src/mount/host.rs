@@ -17,6 +17,8 @@ const STATUS: &str = "/proc/self/status";
 const FILE_SYSTEMS: &str = "/proc/filesystems";
 /// The number of the capability in capabilities(7).
 const CAP_SYS_ADMIN: u32 = 21;
+/// The folder in the kubelet's directory that has one for each pod, and in that the mounts of its volumes.
+const PODS: &str = "pods";
 /// The file systems of NFS 4 and 3; either will do for a start.
 const NFS: [&str; 2] = ["nfs4", "nfs"];
 
@@ -40,8 +42,8 @@ pub enum HostError {
     NoNfs,
 
     #[error(
-        "the kubelet directory {path} is not there ({reason}): mount the node's own at the same path into the node \
-         plugin's container, or name it with --kubelet-dir"
+        "the kubelet directory {path} is not there ({reason}): mount the node's own {path}/pods at the same path into \
+         the node plugin's container, or name another directory with --kubelet-dir"
     )]
     NoKubeletDir { path: PathBuf, reason: String },
 
@@ -95,16 +97,18 @@ pub fn can_mount() -> Result<(), HostError> {
     if NFS.iter().all(is_missing) { Err(HostError::NoNfs) } else { Ok(()) }
 }
 
-/// Makes sure that what is mounted below the kubelet's directory is seen by pods.
+/// Makes sure that what is mounted for pods below the kubelet's directory is seen by them. A container needs no more of
+/// that directory than its folder for pods. A container's runtime makes a directory that is not there, but it is empty.
 ///
 /// # Errors
 /// See [`HostError`].
 pub fn is_kubelet_dir(path: &Path) -> Result<(), HostError> {
     let missing = |reason: String| HostError::NoKubeletDir { path: path.into(), reason };
     // The directory may be a link to another disk; the mount table names where it leads.
-    let real = path.canonicalize().map_err(|error| missing(error.to_string()))?;
-    if !real.is_dir() {
-        return Err(missing("it is no directory".into()));
+    let pods = path.join(PODS).canonicalize().and_then(|real| Ok((real.read_dir()?.next().is_none(), real)));
+    let (is_empty, real) = pods.map_err(|error| missing(format!("{PODS}: {error}")))?;
+    if is_empty {
+        return Err(missing(format!("its folder {PODS} is empty, and a node has one in it for each pod")));
     }
     match Table::read()?.holding(&real) {
         Some(mount) if Mount::shared(mount) => Ok(()),
@@ -168,11 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_directory_that_is_missing_or_no_directory_is_told_by_its_path() {
+    fn a_kubelet_directory_that_is_missing_or_no_directory_or_has_no_pods_is_reported_by_its_path() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+        let (file, made) = (folder.path().join("file"), folder.path().join("made"));
         std::fs::write(&file, "").unwrap();
-        for path in [folder.path().join("missing"), file] {
+        std::fs::create_dir_all(made.join(PODS)).unwrap();
+        for path in [folder.path().join("missing"), file, made] {
             let error = is_kubelet_dir(&path).unwrap_err();
             assert!(matches!(error, HostError::NoKubeletDir { .. }), "{error}");
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");

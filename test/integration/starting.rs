@@ -11,11 +11,12 @@ use crate::kit::folder;
 
 const NONE: Option<&str> = None;
 
-/// A file system of its own, mounted shared.
+/// A kubelet's directory with a pod, on a file system of its own that is mounted shared.
 fn disk(path: &Path) {
     std::fs::create_dir(path).unwrap();
     mount(Some("disk"), path, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
     mount(NONE, path, NONE, MsFlags::MS_SHARED, NONE).unwrap();
+    std::fs::create_dir_all(path.join("pods/pod-1")).unwrap();
 }
 
 fn refuses(run: &mut Command, named: &[&str]) {
