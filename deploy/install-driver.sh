@@ -576,7 +576,9 @@ rules:
   - {apiGroups: [storage.k8s.io], resources: [storageclasses, volumeattributesclasses], verbs: [get, list, watch]}
   # The node that the scheduler chose for a claim that waits for its first consumer.
   - {apiGroups: [""], resources: [nodes], verbs: [get]}
-  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots, volumesnapshotcontents], verbs: [get]}
+  # list, watch and update: the finalizer on a snapshot that is being restored, and its removal where it was left behind.
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots], verbs: [get, list, watch, update]}
+  - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get]}
   # Those that a class names: their namespaces are not known beforehand.
   - {apiGroups: [""], resources: [secrets], verbs: [get]}
   - {apiGroups: [""], resources: [events], verbs: [create, update, patch, list, watch]}
@@ -1026,237 +1028,422 @@ snapshot_controller() {
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
-  name: volumesnapshots.snapshot.storage.k8s.io
-  labels:
-    app.kubernetes.io/name: nfs-csi
-    app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
   annotations:
-    # The API server wants to be told where a type of this group was agreed on.
     api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
-spec:
-  group: snapshot.storage.k8s.io
-  scope: Namespaced
-  names:
-    kind: VolumeSnapshot
-    listKind: VolumeSnapshotList
-    plural: volumesnapshots
-    singular: volumesnapshot
-    shortNames: [vs]
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      subresources:
-        status: {}
-      additionalPrinterColumns:
-        - {name: ReadyToUse, type: boolean, jsonPath: .status.readyToUse}
-        - {name: SourcePVC, type: string, jsonPath: .spec.source.persistentVolumeClaimName}
-        - {name: RestoreSize, type: string, jsonPath: .status.restoreSize}
-        - {name: SnapshotClass, type: string, jsonPath: .spec.volumeSnapshotClassName}
-        - {name: SnapshotContent, type: string, jsonPath: .status.boundVolumeSnapshotContentName}
-        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
-      schema:
-        openAPIV3Schema:
-          type: object
-          required:
-            - spec
-          properties:
-            apiVersion: {type: string}
-            kind: {type: string}
-            metadata: {type: object}
-            spec:
-              properties:
-                source:
-                  properties:
-                    persistentVolumeClaimName:
-                      type: string
-                    volumeSnapshotContentName:
-                      type: string
-                  type: object
-                  x-kubernetes-validations:
-                  - message: exactly one of persistentVolumeClaimName and volumeSnapshotContentName
-                      is needed
-                    rule: has(self.persistentVolumeClaimName) != has(self.volumeSnapshotContentName)
-                  - message: it cannot be changed
-                    rule: self == oldSelf
-                volumeSnapshotClassName:
-                  minLength: 1
-                  type: string
-              required:
-              - source
-              type: object
-            status:
-              properties:
-                boundVolumeSnapshotContentName:
-                  type: string
-                creationTime:
-                  format: date-time
-                  type: string
-                error:
-                  properties:
-                    message:
-                      type: string
-                    time:
-                      format: date-time
-                      type: string
-                  type: object
-                readyToUse:
-                  type: boolean
-                restoreSize:
-                  x-kubernetes-int-or-string: true
-                volumeGroupSnapshotName:
-                  type: string
-              type: object
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: volumesnapshotcontents.snapshot.storage.k8s.io
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
-  annotations:
-    # The API server wants to be told where a type of this group was agreed on.
-    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
-spec:
-  group: snapshot.storage.k8s.io
-  scope: Cluster
-  names:
-    kind: VolumeSnapshotContent
-    listKind: VolumeSnapshotContentList
-    plural: volumesnapshotcontents
-    singular: volumesnapshotcontent
-    shortNames: [vsc]
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      subresources:
-        status: {}
-      additionalPrinterColumns:
-        - {name: ReadyToUse, type: boolean, jsonPath: .status.readyToUse}
-        - {name: RestoreSize, type: integer, jsonPath: .status.restoreSize}
-        - {name: DeletionPolicy, type: string, jsonPath: .spec.deletionPolicy}
-        - {name: Driver, type: string, jsonPath: .spec.driver}
-        - {name: VolumeSnapshot, type: string, jsonPath: .spec.volumeSnapshotRef.name}
-        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
-      schema:
-        openAPIV3Schema:
-          type: object
-          required:
-            - spec
-          properties:
-            apiVersion: {type: string}
-            kind: {type: string}
-            metadata: {type: object}
-            spec:
-              properties:
-                deletionPolicy:
-                  enum:
-                  - Delete
-                  - Retain
-                  type: string
-                driver:
-                  type: string
-                source:
-                  properties:
-                    snapshotHandle:
-                      type: string
-                    volumeHandle:
-                      type: string
-                  type: object
-                  x-kubernetes-validations:
-                  - message: exactly one of volumeHandle and snapshotHandle is needed
-                    rule: has(self.volumeHandle) != has(self.snapshotHandle)
-                sourceVolumeMode:
-                  type: string
-                volumeSnapshotClassName:
-                  type: string
-                volumeSnapshotRef:
-                  type: object
-                  x-kubernetes-map-type: atomic
-                  x-kubernetes-preserve-unknown-fields: true
-              required:
-              - deletionPolicy
-              - driver
-              - source
-              - volumeSnapshotRef
-              type: object
-            status:
-              properties:
-                creationTime:
-                  format: int64
-                  type: integer
-                error:
-                  properties:
-                    message:
-                      type: string
-                    time:
-                      format: date-time
-                      type: string
-                  type: object
-                readyToUse:
-                  type: boolean
-                restoreSize:
-                  format: int64
-                  type: integer
-                snapshotHandle:
-                  type: string
-                volumeGroupSnapshotHandle:
-                  type: string
-              type: object
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
   name: volumesnapshotclasses.snapshot.storage.k8s.io
-  labels:
-    app.kubernetes.io/name: nfs-csi
-    app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
-  annotations:
-    # The API server wants to be told where a type of this group was agreed on.
-    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
 spec:
   group: snapshot.storage.k8s.io
-  scope: Cluster
   names:
     kind: VolumeSnapshotClass
     listKind: VolumeSnapshotClassList
     plural: volumesnapshotclasses
+    shortNames:
+    - vsclass
+    - vsclasses
     singular: volumesnapshotclass
-    shortNames: [vsclass]
+  scope: Cluster
   versions:
-    - name: v1
-      served: true
-      storage: true
-      additionalPrinterColumns:
-        - {name: Driver, type: string, jsonPath: .driver}
-        - {name: DeletionPolicy, type: string, jsonPath: .deletionPolicy}
-        - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
-      schema:
-        openAPIV3Schema:
-          type: object
-          required:
+  - additionalPrinterColumns:
+    - description: The CSI driver that takes the snapshots.
+      jsonPath: .driver
+      name: Driver
+      type: string
+    - description: Whether the storage's snapshots go with their VolumeSnapshots.
+      jsonPath: .deletionPolicy
+      name: DeletionPolicy
+      type: string
+    - jsonPath: .metadata.creationTimestamp
+      name: Age
+      type: date
+    name: v1
+    schema:
+      openAPIV3Schema:
+        description: How snapshots are taken. A VolumeSnapshot names its class.
+        properties:
+          apiVersion:
+            description: The version of the API that this object is written in.
+            type: string
+          deletionPolicy:
+            description: What deleting a VolumeSnapshot does to the storage's snapshot.
+              Delete removes it, Retain keeps it.
+            enum:
+            - Delete
+            - Retain
+            type: string
+          driver:
+            description: The name of the CSI driver that takes the snapshots.
+            type: string
+          kind:
+            description: The kind of this object.
+            type: string
+          metadata:
+            type: object
+          parameters:
+            additionalProperties:
+              type: string
+            description: What the driver is given with each snapshot.
+            type: object
+        required:
+        - deletionPolicy
+        - driver
+        type: object
+    served: true
+    storage: true
+    subresources: {}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  annotations:
+    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/955
+  labels:
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
+  name: volumesnapshotcontents.snapshot.storage.k8s.io
+spec:
+  group: snapshot.storage.k8s.io
+  names:
+    kind: VolumeSnapshotContent
+    listKind: VolumeSnapshotContentList
+    plural: volumesnapshotcontents
+    shortNames:
+    - vsc
+    - vscs
+    singular: volumesnapshotcontent
+  scope: Cluster
+  versions:
+  - additionalPrinterColumns:
+    - description: Whether volumes can be made from it.
+      jsonPath: .status.readyToUse
+      name: ReadyToUse
+      type: boolean
+    - description: The least size of a volume made from it, in bytes.
+      jsonPath: .status.restoreSize
+      name: RestoreSize
+      type: integer
+    - description: Whether the storage's snapshot goes with its VolumeSnapshot.
+      jsonPath: .spec.deletionPolicy
+      name: DeletionPolicy
+      type: string
+    - description: The CSI driver that has it.
+      jsonPath: .spec.driver
+      name: Driver
+      type: string
+    - description: Its VolumeSnapshotClass.
+      jsonPath: .spec.volumeSnapshotClassName
+      name: VolumeSnapshotClass
+      type: string
+    - description: The VolumeSnapshot it is bound to.
+      jsonPath: .spec.volumeSnapshotRef.name
+      name: VolumeSnapshot
+      type: string
+    - description: The namespace of that VolumeSnapshot.
+      jsonPath: .spec.volumeSnapshotRef.namespace
+      name: VolumeSnapshotNamespace
+      type: string
+    - jsonPath: .metadata.creationTimestamp
+      name: Age
+      type: date
+    name: v1
+    schema:
+      openAPIV3Schema:
+        description: A snapshot on the storage, as the cluster knows it. Its users
+          see the VolumeSnapshot that it is bound to.
+        properties:
+          apiVersion:
+            description: The version of the API that this object is written in.
+            type: string
+          kind:
+            description: The kind of this object.
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: Which snapshot it is, and whose.
+            properties:
+              deletionPolicy:
+                description: What deleting the VolumeSnapshot does to the storage's
+                  snapshot. Delete removes it, Retain keeps it and this object.
+                enum:
+                - Delete
+                - Retain
+                type: string
+              driver:
+                description: The name of the CSI driver that has it.
+                type: string
+              source:
+                description: Where it comes from. Exactly one of the two fields is
+                  set, and neither changes.
+                properties:
+                  snapshotHandle:
+                    description: The driver's id of a snapshot that is there already.
+                    type: string
+                    x-kubernetes-validations:
+                    - message: snapshotHandle cannot be changed
+                      rule: self == oldSelf
+                  volumeHandle:
+                    description: The driver's id of the volume of which a snapshot
+                      is taken.
+                    type: string
+                    x-kubernetes-validations:
+                    - message: volumeHandle cannot be changed
+                      rule: self == oldSelf
+                type: object
+                x-kubernetes-validations:
+                - message: volumeHandle cannot be removed
+                  rule: '!has(oldSelf.volumeHandle) || has(self.volumeHandle)'
+                - message: snapshotHandle cannot be removed
+                  rule: '!has(oldSelf.snapshotHandle) || has(self.snapshotHandle)'
+                - message: set one of volumeHandle and snapshotHandle, not both
+                  rule: (has(self.volumeHandle) && !has(self.snapshotHandle)) || (!has(self.volumeHandle)
+                    && has(self.snapshotHandle))
+              sourceVolumeMode:
+                description: Filesystem or Block, as the volume had it. A volume of
+                  another mode is made from it only by those who may.
+                type: string
+                x-kubernetes-validations:
+                - message: sourceVolumeMode cannot be changed
+                  rule: self == oldSelf
+              volumeSnapshotClassName:
+                description: The VolumeSnapshotClass. It may be gone by now.
+                type: string
+              volumeSnapshotRef:
+                description: The VolumeSnapshot that it is bound to. Its name and
+                  namespace are needed.
+                properties:
+                  apiVersion:
+                    description: The VolumeSnapshot's API version.
+                    type: string
+                  fieldPath:
+                    description: Not used.
+                    type: string
+                  kind:
+                    description: VolumeSnapshot.
+                    type: string
+                  name:
+                    description: The VolumeSnapshot's name.
+                    type: string
+                  namespace:
+                    description: The VolumeSnapshot's namespace.
+                    type: string
+                  resourceVersion:
+                    description: The VolumeSnapshot's version when the two were bound.
+                    type: string
+                  uid:
+                    description: The VolumeSnapshot's UID.
+                    type: string
+                type: object
+                x-kubernetes-map-type: atomic
+                x-kubernetes-validations:
+                - message: set the name and the namespace of the VolumeSnapshot
+                  rule: has(self.name) && has(self.__namespace__)
+            required:
             - deletionPolicy
             - driver
-          properties:
-            apiVersion: {type: string}
-            kind: {type: string}
-            metadata: {type: object}
-            deletionPolicy:
-              enum:
-              - Delete
-              - Retain
-              type: string
-            driver:
-              type: string
-            parameters:
-              additionalProperties:
+            - source
+            - volumeSnapshotRef
+            type: object
+            x-kubernetes-validations:
+            - message: sourceVolumeMode cannot be removed
+              rule: '!has(oldSelf.sourceVolumeMode) || has(self.sourceVolumeMode)'
+          status:
+            description: What there is. The snapshotter beside the driver writes it.
+            properties:
+              creationTime:
+                description: When the data was frozen, in nanoseconds since 1970 (UTC).
+                format: int64
+                type: integer
+              error:
+                description: The last error, until a retry succeeds.
+                properties:
+                  message:
+                    description: What went wrong.
+                    type: string
+                  time:
+                    description: When it happened.
+                    format: date-time
+                    type: string
+                type: object
+              readyToUse:
+                description: Whether volumes can be made from it.
+                type: boolean
+              restoreSize:
+                description: The least size of a volume made from it, in bytes.
+                format: int64
+                minimum: 0
+                type: integer
+              snapshotHandle:
+                description: The driver's id of the snapshot. Without it there is
+                  none yet.
                 type: string
-              type: object
+              volumeGroupSnapshotHandle:
+                description: The driver's id of the group snapshot it is a part of,
+                  if any.
+                type: string
+            type: object
+        required:
+        - spec
+        type: object
+    served: true
+    storage: true
+    subresources:
+      status: {}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  annotations:
+    api-approved.kubernetes.io: https://github.com/kubernetes-csi/external-snapshotter/pull/814
+  labels:
+    app.kubernetes.io/instance: snapshot-controller
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
+  name: volumesnapshots.snapshot.storage.k8s.io
+spec:
+  group: snapshot.storage.k8s.io
+  names:
+    kind: VolumeSnapshot
+    listKind: VolumeSnapshotList
+    plural: volumesnapshots
+    shortNames:
+    - vs
+    singular: volumesnapshot
+  scope: Namespaced
+  versions:
+  - additionalPrinterColumns:
+    - description: Whether volumes can be made from it.
+      jsonPath: .status.readyToUse
+      name: ReadyToUse
+      type: boolean
+    - description: The claim it was taken of.
+      jsonPath: .spec.source.persistentVolumeClaimName
+      name: SourcePVC
+      type: string
+    - description: The content that was there before it.
+      jsonPath: .spec.source.volumeSnapshotContentName
+      name: SourceSnapshotContent
+      type: string
+    - description: The least size of a volume made from it.
+      jsonPath: .status.restoreSize
+      name: RestoreSize
+      type: string
+    - description: Its VolumeSnapshotClass.
+      jsonPath: .spec.volumeSnapshotClassName
+      name: SnapshotClass
+      type: string
+    - description: The VolumeSnapshotContent it is bound to.
+      jsonPath: .status.boundVolumeSnapshotContentName
+      name: SnapshotContent
+      type: string
+    - description: When the data was frozen.
+      jsonPath: .status.creationTime
+      name: CreationTime
+      type: date
+    - jsonPath: .metadata.creationTimestamp
+      name: Age
+      type: date
+    name: v1
+    schema:
+      openAPIV3Schema:
+        description: A snapshot of a volume, as its user asks for it. It is bound
+          to a VolumeSnapshotContent.
+        properties:
+          apiVersion:
+            description: The version of the API that this object is written in.
+            type: string
+          kind:
+            description: The kind of this object.
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What is wanted.
+            properties:
+              source:
+                description: Of what the snapshot is. Exactly one of the two fields
+                  is set, and neither changes.
+                properties:
+                  persistentVolumeClaimName:
+                    description: The claim, in the same namespace, whose volume a
+                      new snapshot is taken of.
+                    type: string
+                    x-kubernetes-validations:
+                    - message: persistentVolumeClaimName cannot be changed
+                      rule: self == oldSelf
+                  volumeSnapshotContentName:
+                    description: A VolumeSnapshotContent that is there already and
+                      names a snapshot of the storage.
+                    type: string
+                    x-kubernetes-validations:
+                    - message: volumeSnapshotContentName cannot be changed
+                      rule: self == oldSelf
+                type: object
+                x-kubernetes-validations:
+                - message: persistentVolumeClaimName cannot be removed
+                  rule: '!has(oldSelf.persistentVolumeClaimName) || has(self.persistentVolumeClaimName)'
+                - message: volumeSnapshotContentName cannot be removed
+                  rule: '!has(oldSelf.volumeSnapshotContentName) || has(self.volumeSnapshotContentName)'
+                - message: set one of persistentVolumeClaimName and volumeSnapshotContentName,
+                    not both
+                  rule: (has(self.volumeSnapshotContentName) && !has(self.persistentVolumeClaimName))
+                    || (!has(self.volumeSnapshotContentName) && has(self.persistentVolumeClaimName))
+              volumeSnapshotClassName:
+                description: The VolumeSnapshotClass. Without it, the default class
+                  of the volume's driver.
+                type: string
+                x-kubernetes-validations:
+                - message: volumeSnapshotClassName cannot be empty; leave it out for
+                    the default class
+                  rule: size(self) > 0
+            required:
+            - source
+            type: object
+          status:
+            description: What there is. The snapshot controller writes it.
+            properties:
+              boundVolumeSnapshotContentName:
+                description: The VolumeSnapshotContent. Both must name each other.
+                type: string
+              creationTime:
+                description: When the data was frozen.
+                format: date-time
+                type: string
+              error:
+                description: The last error, until a retry succeeds.
+                properties:
+                  message:
+                    description: What went wrong.
+                    type: string
+                  time:
+                    description: When it happened.
+                    format: date-time
+                    type: string
+                type: object
+              readyToUse:
+                description: Whether volumes can be made from it.
+                type: boolean
+              restoreSize:
+                description: The least size of a volume that is made from it, as a
+                  quantity of bytes.
+                pattern: ^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$
+                type: string
+                x-kubernetes-int-or-string: true
+              volumeGroupSnapshotName:
+                description: The VolumeGroupSnapshot it is a part of, if any.
+                type: string
+            type: object
+        required:
+        - spec
+        type: object
+    served: true
+    storage: true
+    subresources:
+      status: {}
 ---
 apiVersion: v1
 kind: ServiceAccount
