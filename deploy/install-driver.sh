@@ -128,9 +128,9 @@ metadata:
   name: csi-nfs-controller-sa
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -138,18 +138,18 @@ metadata:
   name: csi-nfs-node-sa
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: csi-nfs-controller-provisioner
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
   # update: the finalizer on a claim that is being cloned.
@@ -166,9 +166,9 @@ kind: ClusterRole
 metadata:
   name: csi-nfs-controller-resizer
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
   - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch]}
@@ -183,9 +183,9 @@ kind: ClusterRoleBinding
 metadata:
   name: csi-nfs-controller-provisioner
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -200,9 +200,9 @@ kind: ClusterRoleBinding
 metadata:
   name: csi-nfs-controller-resizer
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -218,9 +218,9 @@ metadata:
   name: csi-nfs-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
 ---
@@ -230,9 +230,9 @@ metadata:
   name: csi-nfs-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -247,9 +247,9 @@ kind: CSIDriver
 metadata:
   name: nfs.csi.k8s.io
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   attachRequired: false
   # Tells the driver that a volume is written in a pod's specification.
@@ -266,34 +266,35 @@ metadata:
   namespace: kube-system
   labels:
     app: csi-nfs-controller
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   replicas: 1
   revisionHistoryLimit: 10
   selector:
     matchLabels:
       app: csi-nfs-controller
+  minReadySeconds: 0
   strategy:
     type: Recreate
   template:
     metadata:
       labels:
         app: csi-nfs-controller
-        app.kubernetes.io/name: nfs-csi
         app.kubernetes.io/instance: nfs-csi
-        app.kubernetes.io/version: "0.1.0"
+        app.kubernetes.io/name: nfs-csi
     spec:
       serviceAccountName: csi-nfs-controller-sa
+      # The sidecars have a token of their own below; the driver asks nothing of the API server.
+      automountServiceAccountToken: false
       priorityClassName: "system-cluster-critical"
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
       securityContext:
+        fsGroup: 65532
         seccompProfile:
           type: RuntimeDefault
-      nodeSelector:
-        kubernetes.io/os: linux
       affinity:
         podAntiAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:
@@ -303,6 +304,8 @@ spec:
                   app: csi-nfs-controller
               topologyKey: kubernetes.io/hostname
             weight: 100
+      nodeSelector:
+        kubernetes.io/os: linux
       tolerations:
         - effect: NoSchedule
           key: node-role.kubernetes.io/master
@@ -331,6 +334,9 @@ spec:
             - --log-level=info
             - --log-format=text
             - --metrics-address=:29652
+          env:
+            # Where the driver's own commands mount an export (nfs-csi trash).
+            - {name: TMPDIR, value: /tmp}
           ports:
             - name: metrics
               containerPort: 29652
@@ -338,25 +344,34 @@ spec:
             httpGet:
               path: /healthz
               port: metrics
+            failureThreshold: 5
             initialDelaySeconds: 10
             periodSeconds: 20
             timeoutSeconds: 10
-            failureThreshold: 5
           readinessProbe:
             httpGet:
               path: /readyz
               port: metrics
+            failureThreshold: 3
             periodSeconds: 5
             timeoutSeconds: 5
           # Not privileged: to mount exports (and be let to by AppArmor), and to keep owners, modes and special files.
           securityContext:
             allowPrivilegeEscalation: true
-            readOnlyRootFilesystem: true
             appArmorProfile:
               type: Unconfined
             capabilities:
-              drop: [ALL]
-              add: [SYS_ADMIN, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, MKNOD]
+              add:
+              - SYS_ADMIN
+              - CHOWN
+              - DAC_OVERRIDE
+              - DAC_READ_SEARCH
+              - FOWNER
+              - FSETID
+              - MKNOD
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
           resources:
             limits:
               memory: 400Mi
@@ -376,16 +391,20 @@ spec:
             - --leader-election-namespace=kube-system
             - --kube-api-qps=100
             - --kube-api-burst=200
+            - --timeout=1200s
             - --extra-create-metadata=true
             - --worker-threads=100
-            - --timeout=1200s
             # Shorter than the driver's --abandoned-after (15m), which ends a clone that is not asked for again.
             - --retry-interval-max=1m
           securityContext:
             allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
             capabilities:
-              drop: [ALL]
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
+            runAsGroup: 65532
+            runAsNonRoot: true
+            runAsUser: 65532
           resources:
             limits:
               memory: 400Mi
@@ -394,6 +413,8 @@ spec:
               memory: 20Mi
           volumeMounts:
             - {name: csi, mountPath: /csi}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+        # --handle-volume-inuse-error=false: the volume grows while pods use it.
         - name: csi-resizer
           image: registry.k8s.io/sig-storage/csi-resizer:v2.2.0
           imagePullPolicy: IfNotPresent
@@ -405,13 +426,16 @@ spec:
             - --kube-api-qps=100
             - --kube-api-burst=200
             - --timeout=60s
-            # The volume grows while pods use it.
             - --handle-volume-inuse-error=false
           securityContext:
             allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
             capabilities:
-              drop: [ALL]
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
+            runAsGroup: 65532
+            runAsNonRoot: true
+            runAsUser: 65532
           resources:
             limits:
               memory: 400Mi
@@ -420,7 +444,14 @@ spec:
               memory: 20Mi
           volumeMounts:
             - {name: csi, mountPath: /csi}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
       volumes:
+        - name: token
+          projected:
+            sources:
+              - serviceAccountToken: {path: token, expirationSeconds: 3607}
+              - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+              - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
         - name: csi
           emptyDir: {}
         - name: exports
@@ -433,14 +464,15 @@ metadata:
   namespace: kube-system
   labels:
     app: csi-nfs-node
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   revisionHistoryLimit: 10
   selector:
     matchLabels:
       app: csi-nfs-node
+  minReadySeconds: 0
   updateStrategy:
     rollingUpdate:
       maxUnavailable: 1
@@ -449,9 +481,8 @@ spec:
     metadata:
       labels:
         app: csi-nfs-node
-        app.kubernetes.io/name: nfs-csi
         app.kubernetes.io/instance: nfs-csi
-        app.kubernetes.io/version: "0.1.0"
+        app.kubernetes.io/name: nfs-csi
     spec:
       serviceAccountName: csi-nfs-node-sa
       automountServiceAccountToken: false
@@ -479,7 +510,7 @@ spec:
             - --driver-name=nfs.csi.k8s.io
             - --mount-permissions=0
             - --kubelet-dir=/var/lib/kubelet
-            - --registration-dir=/var/lib/kubelet/plugins_registry
+            - --registration-dir=/registration
             - --registration-endpoint=/var/lib/kubelet/plugins/csi-nfsplugin/csi.sock
             - --max-volumes-per-node=0
             - --log-level=info
@@ -497,15 +528,16 @@ spec:
             httpGet:
               path: /healthz
               port: metrics
+            failureThreshold: 5
             initialDelaySeconds: 10
             periodSeconds: 20
             timeoutSeconds: 10
-            failureThreshold: 5
           # Ready when the kubelet has registered the driver: a rollout that goes wrong stops at its first node.
           readinessProbe:
             httpGet:
               path: /readyz
               port: metrics
+            failureThreshold: 3
             periodSeconds: 5
             timeoutSeconds: 5
           # Kubernetes lets only privileged containers hand their mounts on to the host.
@@ -519,17 +551,23 @@ spec:
               cpu: 10m
               memory: 20Mi
           volumeMounts:
-            - {name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}
+            - {name: pods, mountPath: /var/lib/kubelet/pods, mountPropagation: Bidirectional}
             - {name: csi, mountPath: /csi}
+            - {name: registry, mountPath: /registration}
             - {name: shares, mountPath: /tmp}
       volumes:
-        - name: kubelet
+        # Of the kubelet's directory only what the driver needs: what else is in it are the node's own keys. Without a type:
+        # the driver itself reports a kubeletDir that is wrong.
+        - name: pods
           hostPath:
-            path: /var/lib/kubelet
-            type: Directory
+            path: /var/lib/kubelet/pods
         - name: csi
           hostPath:
             path: /var/lib/kubelet/plugins/csi-nfsplugin
+            type: DirectoryOrCreate
+        - name: registry
+          hostPath:
+            path: /var/lib/kubelet/plugins_registry
             type: DirectoryOrCreate
         # Where shares are mounted to remove what inline volumes leave.
         - name: shares
@@ -547,9 +585,9 @@ metadata:
   name: csi-nfs-controller-sa
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -557,18 +595,18 @@ metadata:
   name: csi-nfs-node-sa
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: csi-nfs-controller-provisioner
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
   # update: the finalizer on a claim that is being cloned.
@@ -588,9 +626,9 @@ kind: ClusterRole
 metadata:
   name: csi-nfs-controller-resizer
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, patch]}
   - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch]}
@@ -605,9 +643,9 @@ kind: ClusterRole
 metadata:
   name: csi-nfs-controller-snapshotter
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotclasses], verbs: [get, list, watch]}
   - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get, list, watch, update, patch]}
@@ -621,9 +659,9 @@ kind: ClusterRoleBinding
 metadata:
   name: csi-nfs-controller-provisioner
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -638,9 +676,9 @@ kind: ClusterRoleBinding
 metadata:
   name: csi-nfs-controller-resizer
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -655,9 +693,9 @@ kind: ClusterRoleBinding
 metadata:
   name: csi-nfs-controller-snapshotter
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -673,9 +711,9 @@ metadata:
   name: csi-nfs-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
 ---
@@ -685,9 +723,9 @@ metadata:
   name: csi-nfs-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: csi-nfs-controller-sa
@@ -702,9 +740,9 @@ kind: CSIDriver
 metadata:
   name: nfs.csi.k8s.io
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   attachRequired: false
   # Tells the driver that a volume is written in a pod's specification.
@@ -721,34 +759,35 @@ metadata:
   namespace: kube-system
   labels:
     app: csi-nfs-controller
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   replicas: 1
   revisionHistoryLimit: 10
   selector:
     matchLabels:
       app: csi-nfs-controller
+  minReadySeconds: 0
   strategy:
     type: Recreate
   template:
     metadata:
       labels:
         app: csi-nfs-controller
-        app.kubernetes.io/name: nfs-csi
         app.kubernetes.io/instance: nfs-csi
-        app.kubernetes.io/version: "0.1.0"
+        app.kubernetes.io/name: nfs-csi
     spec:
       serviceAccountName: csi-nfs-controller-sa
+      # The sidecars have a token of their own below; the driver asks nothing of the API server.
+      automountServiceAccountToken: false
       priorityClassName: "system-cluster-critical"
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
       securityContext:
+        fsGroup: 65532
         seccompProfile:
           type: RuntimeDefault
-      nodeSelector:
-        kubernetes.io/os: linux
       affinity:
         podAntiAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:
@@ -758,6 +797,8 @@ spec:
                   app: csi-nfs-controller
               topologyKey: kubernetes.io/hostname
             weight: 100
+      nodeSelector:
+        kubernetes.io/os: linux
       tolerations:
         - effect: NoSchedule
           key: node-role.kubernetes.io/master
@@ -786,6 +827,9 @@ spec:
             - --log-level=info
             - --log-format=text
             - --metrics-address=:29652
+          env:
+            # Where the driver's own commands mount an export (nfs-csi trash).
+            - {name: TMPDIR, value: /tmp}
           ports:
             - name: metrics
               containerPort: 29652
@@ -793,25 +837,34 @@ spec:
             httpGet:
               path: /healthz
               port: metrics
+            failureThreshold: 5
             initialDelaySeconds: 10
             periodSeconds: 20
             timeoutSeconds: 10
-            failureThreshold: 5
           readinessProbe:
             httpGet:
               path: /readyz
               port: metrics
+            failureThreshold: 3
             periodSeconds: 5
             timeoutSeconds: 5
           # Not privileged: to mount exports (and be let to by AppArmor), and to keep owners, modes and special files.
           securityContext:
             allowPrivilegeEscalation: true
-            readOnlyRootFilesystem: true
             appArmorProfile:
               type: Unconfined
             capabilities:
-              drop: [ALL]
-              add: [SYS_ADMIN, CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, MKNOD]
+              add:
+              - SYS_ADMIN
+              - CHOWN
+              - DAC_OVERRIDE
+              - DAC_READ_SEARCH
+              - FOWNER
+              - FSETID
+              - MKNOD
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
           resources:
             limits:
               memory: 400Mi
@@ -831,16 +884,20 @@ spec:
             - --leader-election-namespace=kube-system
             - --kube-api-qps=100
             - --kube-api-burst=200
+            - --timeout=1200s
             - --extra-create-metadata=true
             - --worker-threads=100
-            - --timeout=1200s
             # Shorter than the driver's --abandoned-after (15m), which ends a clone that is not asked for again.
             - --retry-interval-max=1m
           securityContext:
             allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
             capabilities:
-              drop: [ALL]
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
+            runAsGroup: 65532
+            runAsNonRoot: true
+            runAsUser: 65532
           resources:
             limits:
               memory: 400Mi
@@ -849,6 +906,8 @@ spec:
               memory: 20Mi
           volumeMounts:
             - {name: csi, mountPath: /csi}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+        # --handle-volume-inuse-error=false: the volume grows while pods use it.
         - name: csi-resizer
           image: registry.k8s.io/sig-storage/csi-resizer:v2.2.0
           imagePullPolicy: IfNotPresent
@@ -860,13 +919,16 @@ spec:
             - --kube-api-qps=100
             - --kube-api-burst=200
             - --timeout=60s
-            # The volume grows while pods use it.
             - --handle-volume-inuse-error=false
           securityContext:
             allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
             capabilities:
-              drop: [ALL]
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
+            runAsGroup: 65532
+            runAsNonRoot: true
+            runAsUser: 65532
           resources:
             limits:
               memory: 400Mi
@@ -875,6 +937,7 @@ spec:
               memory: 20Mi
           volumeMounts:
             - {name: csi, mountPath: /csi}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
         - name: csi-snapshotter
           image: registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0
           imagePullPolicy: IfNotPresent
@@ -885,17 +948,21 @@ spec:
             - --leader-election-namespace=kube-system
             - --kube-api-qps=100
             - --kube-api-burst=200
+            - --timeout=1200s
             - --extra-create-metadata=true
             - --worker-threads=100
-            - --timeout=1200s
-            # Shorter than the driver's --abandoned-after (15m), as the provisioner's. With few threads a long snapshot
-            # would also wait for the others before it is asked for again.
+            # Shorter than the driver's --abandoned-after (15m), as the provisioner's. With few threads a long snapshot would also
+            # wait for the others before it is asked for again.
             - --retry-interval-max=1m
           securityContext:
             allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
             capabilities:
-              drop: [ALL]
+              drop:
+              - ALL
+            readOnlyRootFilesystem: true
+            runAsGroup: 65532
+            runAsNonRoot: true
+            runAsUser: 65532
           resources:
             limits:
               memory: 400Mi
@@ -904,7 +971,14 @@ spec:
               memory: 20Mi
           volumeMounts:
             - {name: csi, mountPath: /csi}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
       volumes:
+        - name: token
+          projected:
+            sources:
+              - serviceAccountToken: {path: token, expirationSeconds: 3607}
+              - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+              - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
         - name: csi
           emptyDir: {}
         - name: exports
@@ -917,14 +991,15 @@ metadata:
   namespace: kube-system
   labels:
     app: csi-nfs-node
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: nfs-csi
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   revisionHistoryLimit: 10
   selector:
     matchLabels:
       app: csi-nfs-node
+  minReadySeconds: 0
   updateStrategy:
     rollingUpdate:
       maxUnavailable: 1
@@ -933,9 +1008,8 @@ spec:
     metadata:
       labels:
         app: csi-nfs-node
-        app.kubernetes.io/name: nfs-csi
         app.kubernetes.io/instance: nfs-csi
-        app.kubernetes.io/version: "0.1.0"
+        app.kubernetes.io/name: nfs-csi
     spec:
       serviceAccountName: csi-nfs-node-sa
       automountServiceAccountToken: false
@@ -963,7 +1037,7 @@ spec:
             - --driver-name=nfs.csi.k8s.io
             - --mount-permissions=0
             - --kubelet-dir=/var/lib/kubelet
-            - --registration-dir=/var/lib/kubelet/plugins_registry
+            - --registration-dir=/registration
             - --registration-endpoint=/var/lib/kubelet/plugins/csi-nfsplugin/csi.sock
             - --max-volumes-per-node=0
             - --log-level=info
@@ -981,15 +1055,16 @@ spec:
             httpGet:
               path: /healthz
               port: metrics
+            failureThreshold: 5
             initialDelaySeconds: 10
             periodSeconds: 20
             timeoutSeconds: 10
-            failureThreshold: 5
           # Ready when the kubelet has registered the driver: a rollout that goes wrong stops at its first node.
           readinessProbe:
             httpGet:
               path: /readyz
               port: metrics
+            failureThreshold: 3
             periodSeconds: 5
             timeoutSeconds: 5
           # Kubernetes lets only privileged containers hand their mounts on to the host.
@@ -1003,17 +1078,23 @@ spec:
               cpu: 10m
               memory: 20Mi
           volumeMounts:
-            - {name: kubelet, mountPath: /var/lib/kubelet, mountPropagation: Bidirectional}
+            - {name: pods, mountPath: /var/lib/kubelet/pods, mountPropagation: Bidirectional}
             - {name: csi, mountPath: /csi}
+            - {name: registry, mountPath: /registration}
             - {name: shares, mountPath: /tmp}
       volumes:
-        - name: kubelet
+        # Of the kubelet's directory only what the driver needs: what else is in it are the node's own keys. Without a type:
+        # the driver itself reports a kubeletDir that is wrong.
+        - name: pods
           hostPath:
-            path: /var/lib/kubelet
-            type: Directory
+            path: /var/lib/kubelet/pods
         - name: csi
           hostPath:
             path: /var/lib/kubelet/plugins/csi-nfsplugin
+            type: DirectoryOrCreate
+        - name: registry
+          hostPath:
+            path: /var/lib/kubelet/plugins_registry
             type: DirectoryOrCreate
         # Where shares are mounted to remove what inline volumes leave.
         - name: shares
@@ -1451,18 +1532,18 @@ metadata:
   name: snapshot-controller
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: snapshot-controller
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch]}
   - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
@@ -1476,9 +1557,9 @@ kind: ClusterRoleBinding
 metadata:
   name: snapshot-controller
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: snapshot-controller
@@ -1494,9 +1575,9 @@ metadata:
   name: snapshot-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 rules:
   - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update, patch]}
 ---
@@ -1506,9 +1587,9 @@ metadata:
   name: snapshot-controller-leader
   namespace: kube-system
   labels:
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 subjects:
   - kind: ServiceAccount
     name: snapshot-controller
@@ -1525,12 +1606,17 @@ metadata:
   namespace: kube-system
   labels:
     app: snapshot-controller
-    app.kubernetes.io/name: nfs-csi
     app.kubernetes.io/instance: snapshot-controller
-    app.kubernetes.io/version: "0.1.0"
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
 spec:
   replicas: 1
   revisionHistoryLimit: 10
+  # It ends after some 30 s where the snapshot API is not there: before that it is not available.
+  minReadySeconds: 35
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
   selector:
     matchLabels:
       app: snapshot-controller
@@ -1538,14 +1624,35 @@ spec:
     metadata:
       labels:
         app: snapshot-controller
-        app.kubernetes.io/name: nfs-csi
         app.kubernetes.io/instance: snapshot-controller
-        app.kubernetes.io/version: "0.1.0"
+        app.kubernetes.io/name: nfs-csi
     spec:
       serviceAccountName: snapshot-controller
       priorityClassName: "system-cluster-critical"
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - podAffinityTerm:
+              labelSelector:
+                matchLabels:
+                  app: snapshot-controller
+              topologyKey: kubernetes.io/hostname
+            weight: 100
       nodeSelector:
         kubernetes.io/os: linux
+      tolerations:
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/master
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/controlplane
+          operator: Exists
+        - effect: NoSchedule
+          key: node-role.kubernetes.io/control-plane
+          operator: Exists
+        - effect: NoSchedule
+          key: CriticalAddonsOnly
+          operator: Exists
       securityContext:
         runAsNonRoot: true
         runAsUser: 65532

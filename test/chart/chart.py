@@ -11,8 +11,10 @@ TOP = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 CHART = os.path.join(TOP, "charts/nfs-csi")
 IMAGE = "image.nfs.repository=localhost/nfs-csi"
 EVERYTHING = ("externalSnapshotter.enabled=true,attacher.enabled=true,controller.replicas=2,node.sidecars.enabled=true,"
-              "serviceMonitor.enabled=true,podMonitor.enabled=true,networkPolicy.enabled=true,"
-              "securityContextConstraints.enabled=true,storageClass.create=true,volumeSnapshotClass.create=true,"
+              "serviceMonitor.enabled=true,prometheusRule.enabled=true,networkPolicy.enabled=true,"
+              "securityContextConstraints.enabled=true,volumeSnapshotClass.create=true,"
+              "storageClass.create=true,storageClass.parameters.server=nas,storageClass.parameters.share=/a,"
+              "controller.sidecars.metrics.enabled=true,"
               "feature.enableInlineVolume=true,inlineVolumes.allow={nas:/a,*:/b}")
 
 
@@ -88,3 +90,13 @@ def parsed(text, modules=NEWEST):
                           stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def pods(parts):
+    """The pods' metadata and specifications, by the name of the Deployment or DaemonSet."""
+    return {part["metadata"]["name"]: part["spec"]["template"] for part in parts if "template" in part.get("spec", {})}
+
+
+def containers(parts):
+    """The containers of all these pods, by pod and name."""
+    return {(pod, one["name"]): one for pod, template in pods(parts).items() for one in template["spec"]["containers"]}

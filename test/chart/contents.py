@@ -1,7 +1,8 @@
 """What is rendered is what the API server takes, in all releases that are supported, and the snapshot API is the published one."""
 import os
+import re
 
-from chart import EVERYTHING, NEWEST, OLDEST, TOP, go, parsed, rendered
+from chart import EVERYTHING, NEWEST, OLDEST, TOP, containers, go, parsed, refused, rendered
 
 PUBLISHED = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 
@@ -45,6 +46,7 @@ def _without_words(value):
 
 
 def the_snapshot_api_is_the_published_one_in_all_but_its_words():
+    go("mod", "download", PUBLISHED)
     folder = os.path.join(go("list", "-m", "-f", "{{.Dir}}", PUBLISHED), "config/crd")
     ours = _definitions(rendered("externalSnapshotter.enabled=true", kubernetes="1.30.0"))
     for name in ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"):
@@ -54,7 +56,7 @@ def the_snapshot_api_is_the_published_one_in_all_but_its_words():
         approved = "api-approved.kubernetes.io"
         assert mine["metadata"]["annotations"][approved] == theirs["metadata"]["annotations"][approved], name
         assert mine["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep", name
-        # A version that is not served serves nobody: a new cluster has stored nothing of it.
+        # A version that is not served is of no use to a new cluster, which has stored nothing of it.
         theirs["spec"]["versions"] = [one for one in theirs["spec"]["versions"] if one["served"] or one["storage"]]
         assert _without_words(mine["spec"]) == _without_words(theirs["spec"]), name
 
@@ -83,3 +85,53 @@ def the_provisioner_protects_snapshots_that_are_being_restored_where_there_are_a
     assert not rules("controller.enableSnapshotter=false")
     assert rules("controller.enableSnapshotter=true") == {"volumesnapshots": ["get", "list", "watch", "update"],
                                                           "volumesnapshotcontents": ["get"]}
+
+
+def alerts_ask_for_metrics_that_the_docs_have():
+    with open(os.path.join(TOP, "docs/metrics.md")) as file:
+        text = file.read()
+    [rule] = [part for part in parsed(rendered("prometheusRule.enabled=true")) if part["kind"] == "PrometheusRule"]
+    [group] = rule["spec"]["groups"]
+    documented = set(re.findall(r"^    (\S.*)$", text, re.M))
+    assert group["rules"] and {one["expr"] for one in group["rules"]} <= documented
+
+
+def monitors_need_the_metrics_and_there_is_one_kind_of_them():
+    for monitor in ("serviceMonitor", "podMonitor", "prometheusRule"):
+        assert "metrics.enabled" in refused("image.nfs.repository=x", f"{monitor}.enabled=true", "metrics.enabled=false")
+    assert "choose one" in refused("image.nfs.repository=x", "serviceMonitor.enabled=true", "podMonitor.enabled=true")
+
+
+def each_sidecar_has_a_port_for_its_metrics_where_they_are_wanted():
+    def ports(*values):
+        parts = parsed(rendered("attacher.enabled=true", "controller.enableSnapshotter=true", *values))
+        found = {name: one["ports"][0] for (pod, name), one in containers(parts).items()
+                 if pod == "csi-nfs-controller" and name != "nfs" and "ports" in one}
+        for name, port in found.items():
+            [one] = [one for (_, key), one in containers(parts).items() if key == name]
+            assert f"--http-endpoint=:{port['containerPort']}" in one["args"], one
+            assert one["livenessProbe"]["httpGet"] == {"path": "/healthz/leader-election", "port": port["containerPort"]}
+        monitored = [part for part in parts if part["kind"] == "PodMonitor" and part["metadata"]["name"] == "csi-nfs-controller"]
+        return {name: port["containerPort"] for name, port in found.items()}, monitored
+    assert ports() == ({}, [])
+    found, [monitor] = ports("controller.sidecars.metrics.enabled=true", "podMonitor.enabled=true")
+    assert found == {"csi-provisioner": 29660, "csi-resizer": 29661, "csi-snapshotter": 29662, "csi-attacher": 29663}
+    names = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
+    assert names == {"metrics", "provisioner", "resizer", "snapshotter", "attacher"}, names
+
+
+def a_class_without_a_server_or_a_share_is_refused_with_what_to_set():
+    image, create = "image.nfs.repository=x", "storageClass.create=true"
+    assert "storageClass.parameters.server" in refused(image, create)
+    assert "storageClass.parameters.share" in refused(image, create, "storageClass.parameters.Server=nas")
+    assert "the StorageClass fast has no share" in refused(image, "storageClasses[0].name=fast", "storageClasses[0].parameters.server=nas")
+
+
+def helm_test_has_a_volume_of_the_class_that_is_named_or_made():
+    def tried(*values):
+        return [part["spec"]["volumes"][0]["ephemeral"]["volumeClaimTemplate"]["spec"]["storageClassName"]
+                for part in parsed(rendered(*values)) if part["kind"] == "Pod"]
+    made = ("storageClass.create=true", "storageClass.parameters.server=nas", "storageClass.parameters.share=/a")
+    assert not tried()
+    assert tried(*made) == ["nfs-csi"]
+    assert tried(*made, "test.storageClass=other") == ["other"]

@@ -3,12 +3,17 @@
 {{- if ne .Values.driver.name "nfs.csi.k8s.io" }}-{{ .Release.Name }}{{ end }}
 {{- end }}
 
+{{/* The name of a part where it has none of its own. Called with the root and the part. */}}
+{{- define "nfs-csi.named" -}}
+{{- with (index . 0).Values.fullnameOverride }}{{ . }}-{{ index $ 1 }}{{ else }}csi-nfs-{{ index . 1 }}{{ include "nfs-csi.suffix" (index . 0) }}{{ end }}
+{{- end }}
+
 {{- define "nfs-csi.controller" -}}
-{{- .Values.controller.name | default (printf "csi-nfs-controller%s" (include "nfs-csi.suffix" .)) | trunc 63 | trimSuffix "-" }}
+{{- .Values.controller.name | default (include "nfs-csi.named" (list . "controller")) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "nfs-csi.node" -}}
-{{- .Values.node.name | default (printf "csi-nfs-node%s" (include "nfs-csi.suffix" .)) | trunc 63 | trimSuffix "-" }}
+{{- .Values.node.name | default (include "nfs-csi.named" (list . "node")) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "nfs-csi.controllerAccount" -}}
@@ -24,15 +29,16 @@
 {{- .Values.kubeletDir | trimSuffix "/" }}/plugins/{{ if eq .Values.driver.name "nfs.csi.k8s.io" }}csi-nfsplugin{{ else }}{{ .Values.driver.name }}{{ end }}
 {{- end }}
 
-{{- define "nfs-csi.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- with .Values.customLabels }}
-{{ toYaml . }}
+{{- define "nfs-csi.name" -}}
+{{- .Values.nameOverride | default .Chart.Name }}
 {{- end }}
+
+{{/* Labels of an object, each once: where a user has a key of the chart's own, the chart's value counts. */}}
+{{- define "nfs-csi.labels" -}}
+{{- $own := dict "app.kubernetes.io/name" (include "nfs-csi.name" .) "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") }}
+{{- merge $own (.Values.customLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* An image's full name. Called with the top and one of the image's values. */}}
@@ -52,62 +58,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or (eq $wanted "true") (and (eq $wanted "auto") $known) }}true{{ end }}
 {{- end }}
 
-{{/* A sidecar's arguments that all of them have. Each has a lease of its own: with several replicas one may lead in one
-pod, and another in another. */}}
-{{- define "nfs-csi.sidecarArgs" -}}
-- --csi-address=/csi/csi.sock
-- --v={{ .Values.controller.logLevel }}
-- --leader-election
-- --leader-election-namespace={{ .Release.Namespace }}
-- --kube-api-qps={{ .Values.controller.kubeApiQps }}
-- --kube-api-burst={{ .Values.controller.kubeApiBurst }}
-{{- end }}
-
-{{/* What a sidecar may do: nothing. */}}
-{{- define "nfs-csi.unprivileged" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
-{{- end }}
-
-{{/* Called with the root and the name of the port that answers /healthz. */}}
-{{- define "nfs-csi.liveness" -}}
-livenessProbe:
-  httpGet:
-    {{- with (index . 0).Values.metrics.address }}
-    host: {{ . | quote }}
-    {{- end }}
-    path: /healthz
-    port: {{ index . 1 }}
-  initialDelaySeconds: 10
-  periodSeconds: 20
-  timeoutSeconds: 10
-  failureThreshold: 5
-{{- end }}
-
 {{- define "nfs-csi.metricsHost" -}}
 {{- $address := .Values.metrics.address | default "" }}
 {{- if contains ":" $address }}[{{ $address }}]{{ else }}{{ $address }}{{ end }}
-{{- end }}
-
-{{- define "nfs-csi.readiness" -}}
-readinessProbe:
-  httpGet:
-    {{- with .Values.metrics.address }}
-    host: {{ . | quote }}
-    {{- end }}
-    path: /readyz
-    port: metrics
-  periodSeconds: 5
-  timeoutSeconds: 5
 {{- end }}
 
 {{/* Where the controller runs: on different nodes if there are several, and on the control plane's only where that is
      asked for. Distributions give the label of these nodes different values, so that it exists is enough; each term of a
      given affinity is one of several that are enough alone. */}}
 {{- define "nfs-csi.controllerAffinity" -}}
-{{- $affinity := deepCopy .Values.controller.affinity }}
+{{- $affinity := deepCopy (.Values.controller.affinity | default dict) }}
 {{- if not $affinity }}
 {{- $others := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (dict "app" (include "nfs-csi.controller" .))) }}
 {{- $preferred := list (dict "weight" 100 "podAffinityTerm" $others) }}
