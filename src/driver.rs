@@ -54,6 +54,9 @@ enum StartError {
 #[must_use]
 pub fn run(configuration: Configuration) -> ExitCode {
     telemetry::init(configuration.log_format, configuration.log_level);
+    for remark in &configuration.remarks {
+        tracing::warn!("{remark}");
+    }
     // Modes are what requests ask for, not what the environment leaves of them.
     nix::sys::stat::umask(nix::sys::stat::Mode::empty());
     let runtime = tokio::runtime::Builder::new_current_thread()

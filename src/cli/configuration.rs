@@ -81,12 +81,11 @@ pub struct Configuration {
     pub log_format: LogFormat,
     /// How much is logged.
     pub log_level: tracing::Level,
+    /// What the operator needs to know of the command line, a line each.
+    pub remarks: Vec<String>,
 }
 
 pub(super) fn check(roles: Roles, flags: Flags) -> Result<Configuration, String> {
-    if roles.node && flags.node_id.is_empty() {
-        return Err("--node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"".into());
-    }
     // The specification's bound for node ids.
     if flags.node_id.len() > 256 {
         return Err(format!("--node-id has {} bytes; at most 256 are allowed", flags.node_id.len()));
@@ -117,7 +116,7 @@ pub(super) fn check(roles: Roles, flags: Flags) -> Result<Configuration, String>
             staging_retention: flags.staging_retention,
             tree_workers: flags.tree_workers.into(),
             default_on_delete: flags.default_ondelete_policy,
-            default_permissions: flags.mount_permissions,
+            default_permissions: flags.mount_permissions.mode,
             mount_options: flags.mount_options,
             shares: flags.exports,
             cluster: flags.cluster_id.filter(|name| !name.is_empty()),
@@ -141,6 +140,7 @@ pub(super) fn check(roles: Roles, flags: Flags) -> Result<Configuration, String>
             LogLevel::Debug => tracing::Level::DEBUG,
             LogLevel::Trace => tracing::Level::TRACE,
         },
+        remarks: flags.mount_permissions.remark.into_iter().collect(),
     })
 }
 

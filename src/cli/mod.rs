@@ -1,18 +1,19 @@
 //! The command line: what the operator writes becomes a checked configuration, once, or one clear line.
 //!
-//! The names of csi-driver-nfs's flags are taken too where they keep a meaning. Every flag can also be given as an
-//! environment variable.
+//! A command line without a command is read as one of csi-driver-nfs. Every flag can also be given as an environment
+//! variable.
 
 mod configuration;
 mod export_commands;
 mod flags;
+mod go_driver;
 mod values;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use configuration::check;
 pub use configuration::{Checks, Configuration, Roles};
@@ -20,9 +21,12 @@ pub use export_commands::{CheckCommand, ExportPlace, Output, TrashAction, TrashC
 use export_commands::{CheckFlags, TrashFlags, check_check, check_trash};
 use flags::Flags;
 
+const NO_NODE_ID: &str = "--node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"";
+
 /// CSI driver for NFS: volumes are directories on an existing export.
 #[derive(Debug, Parser)]
 #[command(name = "nfs-csi", version, max_term_width = 120, args_override_self = true)]
+#[command(after_help = "Without a command, the command line of csi-driver-nfs is accepted (docs/migration.md).")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -95,7 +99,13 @@ impl Answer {
 /// # Errors
 /// An [`Answer`] to print: what is wrong, or the help that was asked for.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, Answer> {
-    let arguments = Arguments::try_parse_from(arguments).map_err(Answer)?;
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let is_go_driver = go_driver::is_command_line(&arguments);
+    let (arguments, mut remarks) = if is_go_driver {
+        read_go_driver(&arguments)?
+    } else {
+        (Arguments::try_parse_from(arguments).map_err(Answer)?, Vec::new())
+    };
     let (roles, flags) = match arguments.command {
         Command::Controller(flags) => (Roles { controller: true, node: false }, flags),
         Command::Node(flags) => (Roles { controller: false, node: true }, flags),
@@ -103,7 +113,32 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
         Command::Trash(flags) => return check_trash(flags).map(Invocation::Trash).map_err(wrong),
         Command::Check(flags) => return check_check(flags).map(Invocation::Check).map_err(wrong),
     };
-    check(roles, flags).map(|configuration| Invocation::Serve(Box::new(configuration))).map_err(wrong)
+    if roles.node && flags.node_id.is_empty() {
+        if !is_go_driver {
+            return Err(wrong(NO_NODE_ID.into()));
+        }
+        remarks.push("the node id is empty, and the kubelet refuses that: give --nodeid on a node".into());
+    }
+    let mut configuration = check(roles, flags).map_err(wrong)?;
+    configuration.remarks.extend(remarks);
+    Ok(Invocation::Serve(Box::new(configuration)))
+}
+
+/// Reads csi-driver-nfs's command line, and gives what the operator needs to know of it, too.
+fn read_go_driver(arguments: &[OsString]) -> Result<(Arguments, Vec<String>), Answer> {
+    let program = Arguments::command();
+    let translation = go_driver::translate(arguments.get(1..).unwrap_or_default(), &program).map_err(wrong)?;
+    // As defaults, which this driver's environment variables replace.
+    let program = program.mut_subcommand("all", |all| {
+        let all = all.mut_arg("endpoint", |flag| flag.default_value(go_driver::ENDPOINT));
+        match translation.log_level {
+            Some(level) => all.mut_arg("log_level", |flag| flag.default_value(level)),
+            None => all,
+        }
+    });
+    let words = ["nfs-csi", "all"].map(str::to_owned).into_iter().chain(translation.flags);
+    let matches = program.try_get_matches_from(words).map_err(Answer)?;
+    Ok((Arguments::from_arg_matches(&matches).map_err(Answer)?, translation.remarks))
 }
 
 fn wrong(message: String) -> Answer {

@@ -6,8 +6,14 @@ use crate::mount::options::Options;
 use crate::volume::access::Mode;
 use crate::volume::topology::is_word;
 
-/// `None` stands for "as the server makes them".
-pub(super) type Permissions = Option<Mode>;
+/// The permission bits of new volumes.
+#[derive(Clone, Debug)]
+pub(super) struct Permissions {
+    /// None stands for "as the server makes them".
+    pub(super) mode: Option<Mode>,
+    /// What the operator needs to know of how they were read.
+    pub(super) remark: Option<String>,
+}
 
 /// The specification's rule for plugin names: at most 63 characters, letters and digits at the ends, `-` and `.` too
 /// between them.
@@ -34,9 +40,14 @@ pub(super) fn host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
+/// Octal. What may have been meant as a decimal number, as csi-driver-nfs reads it, is remarked on.
 pub(super) fn permissions(text: &str) -> Result<Permissions, String> {
     let mode: Mode = text.parse().map_err(|error| format!("{error}"))?;
-    Ok(Some(mode).filter(|mode| mode.bits() != 0))
+    let decimal = text.parse::<u32>().ok().filter(|bits| !text.starts_with('0') && (8..=0o777).contains(bits));
+    let remark = decimal.map(|bits| {
+        format!("--mount-permissions={text} is octal here, mode {mode}; if decimal is meant, write 0{bits:o}")
+    });
+    Ok(Permissions { mode: Some(mode).filter(|mode| mode.bits() != 0), remark })
 }
 
 /// A timeout: never zero, and a year at most.

@@ -1,13 +1,19 @@
 //! What a node plugin makes sure of before it serves, and what it tells of its node.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use nfs_csi::proto::{GetPluginCapabilitiesRequest, NodeGetInfoRequest, ProbeRequest, plugin_capability};
+use nfs_csi::proto::volume_capability::access_mode::Mode;
+use nfs_csi::proto::{
+    GetPluginCapabilitiesRequest, GetPluginInfoRequest, NodeGetInfoRequest, ProbeRequest, plugin_capability,
+};
 use nix::mount::{MsFlags, mount};
 
 use crate::kit::driver::{self, Driver};
-use crate::kit::folder;
+use crate::kit::requests::{create, delete, publish, unpublish};
+use crate::kit::server::on_server;
+use crate::kit::{folder, mounts_at};
 
 const NONE: Option<&str> = None;
 
@@ -109,4 +115,33 @@ async fn the_most_volumes_of_a_node_are_told_to_the_scheduler() {
         assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("guest", most));
         assert!(driver.stop().await.success());
     }
+}
+
+#[tokio::test]
+async fn the_command_line_of_csi_driver_nfs_starts_a_driver_that_creates_and_mounts() {
+    let folder = folder();
+    let mut program = Command::new(driver::binary());
+    program
+        .args(["--v=5", "--nodeid=guest", "--drivername=nfs2.csi.k8s.io", "--mount-permissions=511"])
+        // It takes a path without its first slash.
+        .arg(format!("--endpoint=unix:/{}/csi.sock", folder.path().display()))
+        .arg(format!("--working-mount-dir={}", folder.path().display()))
+        .args(["--default-ondelete-policy=", "--use-tar-command-in-snapshot=false"]);
+    let driver = Driver::spawn(program, folder.path());
+    let info = driver.identity().await.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.name, "nfs2.csi.k8s.io");
+    let (mut controller, mut node) = (driver.controller().await, driver.node().await);
+    assert_eq!(node.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner().node_id, "guest");
+    let volume = controller.create_volume(create("pvc-go", &[])).await.unwrap().into_inner().volume.unwrap();
+    assert_eq!(on_server("pvc-go").metadata().unwrap().permissions().mode() & 0o7777, 0o777);
+    let target = folder.path().join("target");
+    node.node_publish_volume(publish(&volume, &target, Mode::MultiNodeMultiWriter, &[])).await.unwrap();
+    assert_eq!(mounts_at(&target).len(), 1);
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
+    assert!(!on_server("pvc-go").exists());
+    let log = driver.log();
+    let remarks = log.lines().filter(|line| line.contains("--use-tar-command-in-snapshot")).count();
+    assert_eq!(remarks, 1, "{log}");
+    assert!(driver.stop().await.success());
 }

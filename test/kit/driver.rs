@@ -58,20 +58,22 @@ impl Driver {
 
     /// Starts a command of the driver by way of another program, which becomes the driver.
     pub fn start_by(mut program: Command, command: &str, folder: &Path, flags: &[&str]) -> Self {
+        program
+            .arg(command)
+            .arg(format!("--endpoint=unix://{}", folder.join("csi.sock").display()))
+            .arg("--node-id=guest")
+            .arg(format!("--working-mount-dir={}", folder.display()))
+            .args(flags);
+        Self::spawn(program, folder)
+    }
+
+    /// Starts a program that becomes the driver, and waits until it listens on `csi.sock` in `folder`.
+    pub fn spawn(mut program: Command, folder: &Path) -> Self {
         let socket = folder.join("csi.sock");
         let log = folder.join("driver.log");
         let output = File::options().create(true).append(true).open(&log).expect("a log file");
-        let process = program
-            .arg(command)
-            .arg(format!("--endpoint=unix://{}", socket.display()))
-            .arg("--node-id=guest")
-            .arg(format!("--working-mount-dir={}", folder.display()))
-            .args(flags)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(output)
-            .spawn()
-            .expect("the driver starts");
+        let process =
+            program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).spawn().expect("the driver starts");
         let driver = Self { process, socket, log };
         wait_for("the driver to listen", Duration::from_secs(30), || {
             std::os::unix::net::UnixStream::connect(&driver.socket).ok()
