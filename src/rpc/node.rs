@@ -1,6 +1,7 @@
 //! The Node service.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tonic::{Request, Response, Status};
 
@@ -26,16 +27,31 @@ use crate::volume::topology::Segment;
 const CAPABILITIES: [Rpc; 4] =
     [Rpc::GetVolumeStats, Rpc::VolumeCondition, Rpc::GetVolumeHealth, Rpc::SingleNodeMultiWriter];
 
+/// The most attributes that a log line names: whoever writes a pod may write any number of them.
+const REPORTED_ATTRIBUTES: usize = 10;
+
 #[derive(Debug)]
 pub(super) struct Service {
     node: Arc<Node>,
     topology: Option<Segment>,
     calls: Calls,
+    /// Volumes whose unknown attributes were reported, until they are unpublished: their calls are repeated.
+    reported: Mutex<HashSet<String>>,
 }
 
 impl Service {
     pub(super) fn new(node: Arc<Node>, topology: Option<Segment>, calls: Calls) -> Self {
-        Self { node, topology, calls }
+        Self { node, topology, calls, reported: Mutex::default() }
+    }
+
+    /// Logs which attributes of a volume have no effect, once.
+    fn report(&self, volume: &str, unknown: &[String]) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if !unknown.is_empty() && reported.insert(volume.to_owned()) {
+            let attributes =
+                unknown.iter().take(REPORTED_ATTRIBUTES).map(String::as_str).collect::<Vec<_>>().join(", ");
+            tracing::warn!(volume, attributes, "unknown attributes of the volume have no effect");
+        }
     }
 }
 
@@ -48,7 +64,9 @@ impl node_server::Node for Service {
         let request = request.into_inner();
         self.calls
             .answer("NodePublishVolume", &request.volume_id, async {
-                self.node.publish(request::publish(&request).map_err(status)?).await.map_err(status)?;
+                let (publish, unknown) = request::publish(&request).map_err(status)?;
+                self.report(&publish.volume, &unknown);
+                self.node.publish(publish).await.map_err(status)?;
                 Ok(NodePublishVolumeResponse {})
             })
             .await
@@ -63,6 +81,7 @@ impl node_server::Node for Service {
             .answer("NodeUnpublishVolume", &request.volume_id, async {
                 let (volume, target) = request::unpublish(&request).map_err(status)?;
                 self.node.unpublish(volume.into(), target.into()).await.map_err(status)?;
+                self.reported.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
                 Ok(NodeUnpublishVolumeResponse {})
             })
             .await

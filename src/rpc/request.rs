@@ -189,7 +189,8 @@ pub(super) fn get_capacity(request: &proto::GetCapacityRequest) -> Result<Option
     Ok(capacity_share(&request.parameters)?)
 }
 
-pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publish> {
+/// The volume to mount, and the keys of its attributes that have no effect.
+pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<(Publish, Vec<String>)> {
     let volume = known(&request.volume_id, "volume_id")?;
     let target = path(&request.target_path, "target_path")?;
     let Some(access) = &request.volume_capability else { return Err(RequestError::Missing("volume_capability")) };
@@ -217,7 +218,7 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
         // runc does for every pod that does not say readOnly itself.
         options = options.for_readers();
     }
-    Ok(Publish {
+    let publish = Publish {
         volume: volume.into(),
         share,
         subdir,
@@ -227,7 +228,8 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<Publi
         options,
         permissions: parameters.permissions,
         inline,
-    })
+    };
+    Ok((publish, parameters.unknown))
 }
 
 /// Volume and target path.

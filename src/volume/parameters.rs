@@ -1,8 +1,9 @@
 //! What users write: the parameters of a `StorageClass`, the attributes of a `PersistentVolume`, and secrets.
 //!
-//! The keys and their meaning are csi-driver-nfs's, in any case. An unknown key is an error, for a mistyped `subDir`
-//! would otherwise mount the whole share. An optional key with an empty value is as good as none; all other values are
-//! taken as they are, white space included.
+//! The keys and their meaning are csi-driver-nfs's, in any case. An unknown parameter of a class is an error, for a
+//! mistyped `subDir` would otherwise give another directory. An unknown attribute of a volume has no effect, as with
+//! csi-driver-nfs: a `PersistentVolume` cannot be corrected, and would never be mounted again. An optional key with an
+//! empty value is as good as none; all other values are taken as they are, white space included.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -171,7 +172,7 @@ pub struct SnapshotParameters {
 impl SnapshotParameters {
     /// Reads the parameters of a `CreateSnapshot` request. A server or a share alone replaces the volume's.
     pub fn parse<'a>(parameters: impl IntoIterator<Item = Pair<'a>>, volume: &Share) -> Result<Self> {
-        let mut values = Values::read(parameters, SNAPSHOT_KEYS, &[], |key| key.starts_with(KUBERNETES))?;
+        let mut values = Values::of_class(parameters, SNAPSHOT_KEYS, &[])?;
         if values.0.contains_key(SERVER) || values.0.contains_key(SHARE) {
             values.0.entry(SERVER).or_insert(volume.server().as_str());
             values.0.entry(SHARE).or_insert(volume.path().as_str());
@@ -209,13 +210,16 @@ pub struct PublishParameters {
     pub ephemeral: bool,
     /// Whether it is to be a directory of the pod's own.
     pub inline_scratch: bool,
+    /// Attributes that have no effect, for nothing knows them: their keys, quoted and in order. Kubernetes' own and
+    /// those of other programs, which have a `/`, are not among them.
+    pub unknown: Vec<String>,
 }
 
 impl PublishParameters {
     /// Reads the volume context of a `NodePublishVolume` request.
     pub fn parse<'a>(context: impl IntoIterator<Item = Pair<'a>>) -> Result<Self> {
         const METADATA: &[&str] = &[PVC_NAME, PVC_NAMESPACE, PV_NAME, EPHEMERAL];
-        let values = Values::read(context, PUBLISH_KEYS, METADATA, |key| key.contains('/'))?;
+        let (values, others) = Values::read(context, PUBLISH_KEYS, METADATA)?;
         let share = values.share()?;
         // A directory of nothing: the id would tell another one.
         if share.is_none() && values.get(SUB_DIR).is_some() {
@@ -228,6 +232,7 @@ impl PublishParameters {
             permissions: values.permission_bits(MOUNT_PERMISSIONS)?,
             ephemeral: values.truth(EPHEMERAL)?,
             inline_scratch: values.truth(INLINE_SCRATCH)?,
+            unknown: others.into_iter().filter(|key| !key.contains('/')).map(quote).collect(),
         })
     }
 }
@@ -242,7 +247,7 @@ pub struct Secrets {
 impl Secrets {
     /// Reads the secrets of any request.
     pub fn parse<'a>(secrets: impl IntoIterator<Item = Pair<'a>>) -> Result<Self> {
-        let values = Values::read(secrets, &[MOUNT_OPTIONS], &[], |_| true)?;
+        let (values, _) = Values::read(secrets, &[MOUNT_OPTIONS], &[])?;
         Ok(Self { mount_options: values.get(MOUNT_OPTIONS).map(str::to_owned) })
     }
 }
@@ -258,35 +263,46 @@ impl fmt::Debug for Secrets {
 struct Values<'a>(BTreeMap<&'static str, &'a str>);
 
 impl<'a> Values<'a> {
-    /// Sorts out keys: `known` ones of the user's, those that `others` send, and those to ignore (asked in lower
-    /// case).
+    /// Sorts out keys: `known` ones of the user's and those that `others` send have their values read; the rest is
+    /// given too, in order.
     fn read(
         pairs: impl IntoIterator<Item = Pair<'a>>,
         known: &[&'static str],
         others: &[&'static str],
-        is_ignored: impl Fn(&str) -> bool,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Vec<&'a str>)> {
         // In order, so that the same mistake always gives the same message.
         let in_order: BTreeMap<&String, &String> = pairs.into_iter().collect();
         let mut spellings: BTreeMap<&'static str, &str> = BTreeMap::new();
         let mut values = BTreeMap::new();
+        let mut rest = Vec::new();
         for (spelling, value) in in_order {
             let Some(key) = known.iter().chain(others).find(|key| key.eq_ignore_ascii_case(spelling)) else {
-                if is_ignored(&spelling.to_ascii_lowercase()) {
-                    continue;
-                }
-                return Err(ParameterError::Unknown { key: quote(spelling), known: known.join(", ") });
+                rest.push(spelling.as_str());
+                continue;
             };
             if let Some(first) = spellings.insert(key, spelling) {
                 return Err(ParameterError::Twice { first: quote(first), second: quote(spelling) });
             }
             values.insert(*key, value.as_str());
         }
-        Ok(Self(values))
+        Ok((Self(values), rest))
+    }
+
+    /// Of the parameters of a class the rest must be Kubernetes'.
+    fn of_class(
+        parameters: impl IntoIterator<Item = Pair<'a>>,
+        known: &[&'static str],
+        others: &[&'static str],
+    ) -> Result<Self> {
+        let (values, rest) = Self::read(parameters, known, others)?;
+        match rest.into_iter().find(|key| !key.to_ascii_lowercase().starts_with(KUBERNETES)) {
+            Some(key) => Err(ParameterError::Unknown { key: quote(key), known: known.join(", ") }),
+            None => Ok(values),
+        }
     }
 
     fn of_storage_class(parameters: impl IntoIterator<Item = Pair<'a>>) -> Result<Self> {
-        Self::read(parameters, CREATE_KEYS, &[PVC_NAME, PVC_NAMESPACE, PV_NAME], |key| key.starts_with(KUBERNETES))
+        Self::of_class(parameters, CREATE_KEYS, &[PVC_NAME, PVC_NAMESPACE, PV_NAME])
     }
 
     /// The value of an optional key.
@@ -549,12 +565,22 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_attribute_does_not_mount_the_whole_share() {
-        for key in ["sub-dir", "subDirectory", "mountoption"] {
-            let error = publish_refused(&[("server", "nas"), ("share", "/x"), (key, "x")]);
-            assert!(matches!(error, ParameterError::Unknown { .. }), "{error}");
-            assert!(PUBLISH_KEYS.iter().all(|known| error.to_string().contains(known)), "{error}");
-        }
+    fn unknown_attributes_of_a_volume_are_reported_without_their_values_and_those_of_others_are_not() {
+        let parameters = published(&[
+            ("sub-dir", "hunter2"),
+            ("subDirectory", "hunter2"),
+            ("two\nlines", ""),
+            ("csi.storage.k8s.io/serviceAccount.tokens", "hunter2"),
+            ("CSI.storage.k8s.io/pod.uid", ""),
+            ("storage.kubernetes.io/csiProvisionerIdentity", ""),
+            ("example.com/note", ""),
+        ]);
+        assert_eq!(parameters.unknown, ["\"sub-dir\"", "\"subDirectory\"", "\"two\\nlines\""]);
+        assert_eq!(PublishParameters { unknown: Vec::new(), ..parameters }, published(&[]));
+    }
+
+    #[test]
+    fn one_attribute_in_two_spellings_is_refused() {
         let error = publish_refused(&[("subDir", "x"), ("SUBDIR", "y")]);
         assert!(matches!(error, ParameterError::Twice { .. }), "{error}");
     }

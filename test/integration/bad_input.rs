@@ -161,7 +161,6 @@ async fn malformed_publishes_are_refused_with_their_reason() {
         (with(&|request| request.volume_capability = None), "volume_capability"),
         (with(&|request| request.volume_context.clear()), "server and share"),
         (with(&|request| drop(request.volume_context.remove("share"))), "share"),
-        (attribute("sub-dir", "x"), "sub-dir"),
         (attribute("subDir", "../x"), ".."),
         (attribute("mountPermissions", "8"), "8"),
         (attribute("mountOptions", "nfsvers=9"), "nfsvers"),

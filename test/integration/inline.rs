@@ -147,6 +147,22 @@ async fn an_inline_volume_is_the_share_or_a_directory_that_exists_with_its_own_m
 }
 
 #[tokio::test]
+async fn unknown_attributes_of_an_inline_volume_have_no_effect_but_a_warning() {
+    let folder = folder();
+    let _place = Place::new();
+    let target = folder.path().join("target");
+    let driver = Driver::start(folder.path(), &[ALLOWED]);
+    let mut node = driver.node().await;
+    let more = [("share", "/run/export/inline"), ("subDir", "team"), ("flavour", "sweet")];
+    let volume = inline("csi-odd", &more);
+    node.node_publish_volume(publish(&volume, &target, MODE, &[])).await.unwrap();
+    assert_eq!(std::fs::read_to_string(target.join("data/file")).unwrap(), "data");
+    node.node_unpublish_volume(unpublish(&volume, &target)).await.unwrap();
+    let log = driver.log();
+    assert!(log.lines().any(|line| line.contains("flavour") && line.contains("csi-odd")), "{log}");
+}
+
+#[tokio::test]
 async fn a_tenant_s_link_below_an_allowed_place_leads_nowhere() {
     let folder = folder();
     let _place = Place::new();

@@ -9,13 +9,13 @@ use std::thread::JoinHandle;
 
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_usage::Unit;
-use nfs_csi::proto::{NodeGetInfoRequest, Volume};
+use nfs_csi::proto::{NodeGetInfoRequest, ValidateVolumeCapabilitiesRequest, Volume};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tonic::Code;
 
 use crate::kit::driver::Driver;
-use crate::kit::requests::{by_hand, create, delete, publish, stats, unpublish};
+use crate::kit::requests::{by_hand, capability, create, delete, publish, stats, unpublish};
 use crate::kit::server::on_server;
 use crate::kit::{folder, mounts_at, nfs_mounts_below};
 
@@ -295,6 +295,48 @@ async fn a_volume_that_an_administrator_wrote_down_is_mounted_with_and_without_a
     assert!(refused.message().contains("127.0.0.1:/run/export/not-there"), "{refused}");
     assert!(!target.exists());
     std::fs::remove_dir_all(on_server("static")).unwrap();
+}
+
+#[tokio::test]
+async fn unknown_attributes_of_a_volume_have_no_effect_but_one_warning_that_shows_no_value() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let (mut node, mut controller) = (driver.node().await, driver.controller().await);
+    std::fs::create_dir(on_server("odd")).unwrap();
+    let more = [
+        ("subDir", "odd"),
+        ("sub-dir", "hunter2"),
+        ("backup", "hunter2"),
+        ("csi.storage.k8s.io/pod.name", "web-0"),
+        ("example.com/team", "x"),
+    ];
+    let volume = by_hand("127.0.0.1#run/export#odd##", &more);
+    let confirmed = controller.validate_volume_capabilities(ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id.clone(),
+        volume_context: volume.volume_context.clone(),
+        volume_capabilities: vec![capability(RWX, &[])],
+        ..ValidateVolumeCapabilitiesRequest::default()
+    });
+    assert_eq!(confirmed.await.unwrap().into_inner().confirmed.unwrap().volume_context, volume.volume_context);
+    // The kubelet's first call fails, it repeats it, and another pod of the node has the volume too.
+    let (missing, target, second) =
+        (folder.path().join("no/target"), folder.path().join("target"), folder.path().join("second"));
+    node.node_publish_volume(publish(&volume, &missing, RWX, &[])).await.unwrap_err();
+    for target in [&target, &target, &second] {
+        node.publish_volume_with(&volume, target, RWX, &[]).await;
+    }
+    assert!(mounts_at(&target).concat().contains(" 127.0.0.1:/run/export/odd "));
+    for target in [&target, &second] {
+        node.node_unpublish_volume(unpublish(&volume, target)).await.unwrap();
+    }
+    let log = driver.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("have no effect")).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    for part in [" WARN ", volume.volume_id.as_str(), "backup", "sub-dir"] {
+        assert!(warnings[0].contains(part), "{log}");
+    }
+    assert!(!["hunter2", "csi.storage.k8s.io", "example.com"].iter().any(|part| log.contains(part)), "{log}");
+    std::fs::remove_dir(on_server("odd")).unwrap();
 }
 
 #[tokio::test]
