@@ -90,7 +90,7 @@
 {{/* In octal digits. YAML has read a number without quotes already: 0777 as 511, as csi-driver-nfs's flag would. */}}
 {{- define "nfs-csi.mountPermissions" -}}
 {{- $permissions := .Values.driver.mountPermissions }}
-{{- if kindIs "string" $permissions }}{{ $permissions }}{{ else }}{{ printf "%o" (int64 $permissions) }}{{ end }}
+{{- if kindIs "string" $permissions }}{{ $permissions }}{{ else }}{{ printf "%#o" (int64 $permissions) }}{{ end }}
 {{- end }}
 
 {{/* The given values of csi-driver-nfs's chart that have no effect here, separated by commas. */}}
