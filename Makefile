@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
 	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test demo demo-picture bench clean
+.PHONY: release-prepare release test-release
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
@@ -21,11 +22,14 @@ OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
 SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/guest/run test/guest/kernel \
 	test/integration/run test/sanity/run test/demo/run test/proto/check test/kubernetes/run test/kubernetes/programs/build
+SCRIPTS += release/versions release/prepare release/check release/make release/pack release/tar release/inventory
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
 NEWER := 6.12
 ASKING := dead_servers:: publishing:: snapshots:: several:: tree_faults:: dead_controllers:: inline:: reaching:: cloning::
+# The version of a release (make release VERSION=1.2.3).
+VERSION :=
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
 FAMILY := ipv4
 # The largest binary that is allowed, in bytes.
@@ -103,8 +107,12 @@ test-kubernetes: setup-kubernetes image ## Tests on a Kubernetes in the guest (F
 test-kubernetes-ipv6: ## A few of them where there are IPv6 addresses only
 	@$(MAKE) --no-print-directory test-kubernetes FAMILY=ipv6 FILTER=helm_install_with,both_parts_answer,a_claim_is_written
 
+test-release: ## How a release is made: what is refused, and that it has the same bytes each time
+	@test/setup go chart
+	test/part release env PATH="$$(test/kubernetes/programs/build):$$PATH" test/release/check
+
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
@@ -122,6 +130,14 @@ bench: build ## What the driver costs against the bare system calls (ONLY=start,
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
 		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)
 	cp $(OUT)/bench/bench.json target/bench.json
+
+release-prepare: ## Set the version of the next release in all files (VERSION=1.2.3)
+	@test/setup go
+	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/prepare $(VERSION)
+
+release: ## All that a release consists of, in target/release-artifacts; publishes nothing (VERSION=1.2.3)
+	@test/setup go image
+	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/make $(VERSION) target/release-artifacts/v$(VERSION)
 
 clean: ## Remove all that was built
 	cargo clean
