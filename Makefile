@@ -22,7 +22,8 @@ OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
 SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/guest/run test/guest/kernel \
 	test/integration/run test/sanity/run test/demo/run test/proto/check test/kubernetes/run test/kubernetes/programs/build
-SCRIPTS += release/versions release/prepare release/check release/make release/pack release/tar release/inventory
+SCRIPTS += release/versions release/prepare release/check release/make release/pack release/tar release/inventory \
+	test/workflows/check
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
@@ -62,8 +63,8 @@ fmt: ## Format the code
 	cargo fmt
 
 lint: ## Format and clippy, warnings are errors
-	@test/setup lint
-	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS); test/demo/check'
+	@test/setup lint go
+	test/part lint bash -euc 'cargo fmt --check; cargo clippy --all-targets --locked -- -D warnings; shellcheck --exclude SC2317 $(SCRIPTS); test/demo/check; test/workflows/check'
 
 proto: ## The protocol file against the published descriptors
 	@test/setup go
