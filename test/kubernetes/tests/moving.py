@@ -24,7 +24,10 @@ def version():
 
 
 def set_up():
-    """The snapshot API, and an archive as csi-driver-nfs makes them."""
+    """No driver, the snapshot API, and an archive as csi-driver-nfs makes them."""
+    helm("uninstall", "csi", "--wait", check=False)
+    run(f"{DEPLOY}/uninstall-driver.sh", "--even-with-volumes", check=False)
+    api.gone("CSIDriver", DRIVER)
     if api.get("CustomResourceDefinition", SNAPSHOTS[0]) is None:
         run("kubectl", "apply", "-f", f"{DEPLOY}/snapshot-controller.yaml")
     api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))
