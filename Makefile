@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
-	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test demo demo-picture bench clean
-.PHONY: release-prepare release test-release
+	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
+	release clean
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
@@ -131,6 +131,14 @@ bench: build ## What the driver costs against the bare system calls (ONLY=start,
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
 		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)
 	cp $(OUT)/bench/bench.json target/bench.json
+
+compare: $(if $(PEER),build) ## The same work by this driver and csi-driver-nfs, as a table (PEER=path/to/nfsplugin, ONLY=parts)
+	@[ -x '$(PEER)' ] || { echo 'make compare PEER=path/to/nfsplugin: build or download csi-driver-nfs first; see docs/comparison.md' >&2; exit 2; }
+	@test/setup guest
+	install -D '$(PEER)' $(OUT)/compare/peer
+	E2E_PEER=$(OUT)/compare/peer E2E_COMPARE=$(call program,bench --bench compare --no-run,compare) \
+		OUT=$(OUT)/compare MEM=6G TIMEOUT=5000 test/guest/run test/compare/job $(ONLY)
+	cp $(OUT)/compare/compare.md target/compare.md
 
 release-prepare: ## Set the version of the next release in all files (VERSION=1.2.3)
 	@test/setup go
