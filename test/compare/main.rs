@@ -37,6 +37,8 @@ async fn main() {
     assert!(only.iter().all(|part| PARTS.contains(&part.as_str())), "the parts are {}", PARTS.join(", "));
     let candidates = Candidate::both();
     let versions = [candidates[0].version().await, candidates[1].version().await];
+    let columns = [format!("peer {}", versions[0]), format!("nfs-csi {}", versions[1])];
+    let path = std::env::var("E2E_COMPARE_TABLE").expect("E2E_COMPARE_TABLE names the file for the table");
     let mut table = Table::default();
     for part in PARTS.into_iter().filter(|part| only.is_empty() || only.iter().any(|only| only == part)) {
         match part {
@@ -54,12 +56,10 @@ async fn main() {
                 deleted::by_mistake(&mut table, &candidates).await;
             }
         }
+        // What is measured is kept, whatever the next part does.
+        std::fs::write(&path, format!("{}\n{}", conditions(&candidates), table.markdown(&columns))).unwrap();
     }
-    let columns = [format!("peer {}", versions[0]), format!("nfs-csi {}", versions[1])];
-    let text = format!("{}\n{}", conditions(&candidates), table.markdown(&columns));
-    println!("\n{text}");
-    let path = std::env::var("E2E_COMPARE_TABLE").expect("E2E_COMPARE_TABLE names the file for the table");
-    std::fs::write(path, text).unwrap();
+    println!("\n{}", std::fs::read_to_string(&path).unwrap());
 }
 
 /// When and where it was measured, and how both were started.
