@@ -121,6 +121,7 @@ demo: build ## A volume's life on a real NFS server, step by step
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run
 
 demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
+	@test/setup guest
 	mkdir -p $(OUT)
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
 	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
