@@ -143,11 +143,11 @@ compare: $(if $(PEER),build) ## The same work by this driver and csi-driver-nfs,
 
 release-prepare: ## Set the version of the next release in all files (VERSION=1.2.3)
 	@test/setup go
-	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/prepare $(VERSION)
+	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/prepare '$(VERSION)'
 
 release: ## All that a release consists of, in target/release-artifacts; publishes nothing (VERSION=1.2.3)
 	@test/setup go image
-	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/make $(VERSION) target/release-artifacts/v$(VERSION)
+	@PATH="$$(test/kubernetes/programs/build):$$PATH" release/make '$(VERSION)' 'target/release-artifacts/v$(VERSION)'
 
 clean: ## Remove all that was built
 	cargo clean
