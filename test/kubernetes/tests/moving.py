@@ -28,7 +28,7 @@ def set_up():
     helm("uninstall", "csi", "--wait", check=False)
     run(f"{DEPLOY}/uninstall-driver.sh", "--even-with-volumes", check=False)
     api.gone("CSIDriver", DRIVER)
-    if api.get("CustomResourceDefinition", SNAPSHOTS[0]) is None:
+    if api.get("Deployment", "snapshot-controller", "kube-system") is None:
         run("kubectl", "apply", "-f", f"{DEPLOY}/snapshot-controller.yaml")
     api.wait("the snapshot controller", 120, lambda: pods_ready("snapshot-controller"))
     if api.get("StorageClass", "nfs") is None:
