@@ -93,8 +93,9 @@ fn fill() -> PathBuf {
     tenants
 }
 
+/// Removes all of it but the records that the controller has on the share.
 fn clear() {
-    for folder in [on_server("outside"), on_server("tenants"), PathBuf::from(HOST)] {
+    for folder in [on_server("outside"), on_server("tenants/team"), on_server("tenants/other"), PathBuf::from(HOST)] {
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

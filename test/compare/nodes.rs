@@ -137,7 +137,7 @@ pub async fn dead(table: &mut Table, candidates: &[Candidate; 2]) {
         for (index, name) in ["first", "second"].into_iter().enumerate() {
             let (time, answer) = running.publish(&volume, name).await;
             let Err(error) = answer else { panic!("{candidate:?} published on a dead server") };
-            cells[index][side] = format!("{} after {:.1} s", kind(&error), time.as_secs_f64());
+            cells[index][side] = format!("{} after {:.3} s", kind(&error), time.as_secs_f64());
             cells[2][side] = error;
         }
         let unpublished = running.unpublish(&volume, "doomed").await;
@@ -155,7 +155,7 @@ pub async fn dead(table: &mut Table, candidates: &[Candidate; 2]) {
     table.row("publish a volume of a dead server", first);
     table.row("publish another one of it", second);
     table.row("the text of that error", text);
-    table.row("unpublish a volume of a dead server", unpublished);
+    table.row("unpublish the last volume of a dead server", unpublished);
 }
 
 /// Of an error its code.
