@@ -128,7 +128,7 @@ impl Candidate {
             .arg(&self.program)
             .args(self.controller_flags())
             .args(more);
-        self.start(command)
+        self.start("controller", command)
     }
 
     /// Starts the node plugin, whose mounts are seen by all.
@@ -138,14 +138,16 @@ impl Candidate {
         }
         let mut command = Command::new(&self.program);
         command.args(self.node_flags());
-        self.start(command)
+        self.start("node", command)
     }
 
-    /// A process that was killed and started again finds no mounts, and no folder, of the one before.
-    fn start(&self, mut command: Command) -> Process {
+    /// A process that was killed and started again finds the working folder of the one before, as in a pod whose
+    /// container is restarted, and none of its mounts.
+    fn start(&self, service: &str, mut command: Command) -> Process {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{}-{}", self.name(), STARTED.fetch_add(1, Ordering::Relaxed));
-        let (folder, private) = (Path::new(SHARED).join(&name), Path::new(PRIVATE).join(&name));
+        let folder = Path::new(SHARED).join(&name);
+        let private = Path::new(PRIVATE).join(format!("{}-{service}", self.name()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::create_dir_all(&private).unwrap();
         let socket = folder.join("csi.sock");
