@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::holder::Holder;
 use super::tree_turns::Turns;
@@ -25,6 +25,10 @@ const IDLE: Duration = Duration::from_mins(10);
 /// How often the unused ones are looked for.
 const IDLE_CHECK: Duration = Duration::from_mins(1);
 
+/// How long the end waits for a mount that is under way, and how often it looks.
+const CLOSING: Duration = Duration::from_secs(2);
+const CLOSING_CHECK: Duration = Duration::from_millis(10);
+
 /// The mounted exports of this process.
 #[derive(Debug)]
 pub struct Exports {
@@ -39,6 +43,8 @@ pub struct Exports {
     jobs: Arc<Jobs>,
     /// How many mounts were made: no two have one mount point, so that a late unmount takes nobody else's.
     mounts: AtomicU64,
+    /// Nothing is mounted any more.
+    is_closed: AtomicBool,
 }
 
 /// One mount: a share, reached in one way.
@@ -63,6 +69,7 @@ impl Exports {
             shared: Mutex::default(),
             jobs: Arc::default(),
             mounts: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
         });
         tokio::spawn(give_back_unused(Arc::downgrade(&exports)));
         exports.give_up_in_time();
@@ -107,8 +114,13 @@ impl Exports {
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).keys().map(|key| key.share.clone()).collect()
     }
 
-    /// Unmounts all, those that were forgotten too.
+    /// Unmounts all, those that were forgotten too. Work in the background mounts none after that.
     pub async fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let end = Instant::now() + CLOSING;
+        while self.jobs.count() > 0 && Instant::now() < end {
+            tokio::time::sleep(CLOSING_CHECK).await;
+        }
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
         unmount_below(self.mounter.private().path(), &self.mounter).await;
     }
@@ -133,6 +145,10 @@ impl Exports {
     async fn mount(&self, key: Key) -> Result<Arc<Export>, MountError> {
         if let Some(export) = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(Arc::clone(export));
+        }
+        if self.is_closed.load(Ordering::Relaxed) {
+            let what = format!("the mount of {}", key.share);
+            return Err(MountError::Worker { what, reason: "the driver ends".into() });
         }
         let (names, version) = self.mount_with(&key.share, key.options.for_lookups()).await?;
         let (trees, _) = match self.mount_with(&key.share, key.options.clone()).await {
