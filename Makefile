@@ -28,7 +28,7 @@ SCRIPTS += release/versions release/prepare release/check release/make release/p
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
 NEWER := 6.12
-ASKING := dead_servers:: publishing:: snapshots:: several:: tree_faults:: dead_controllers:: inline:: reaching:: cloning::
+ASKING := several:: dead_servers:: inline:: publishing:: tree_faults:: dead_controllers:: cloning:: reaching:: snapshots::
 # The version of a release (make release VERSION=1.2.3).
 VERSION :=
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
