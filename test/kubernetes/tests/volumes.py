@@ -1,9 +1,10 @@
 """The driver as `helm install` with default values makes it, and volumes' lives on it."""
 import os
+import re
 import urllib.request
 
 from tests import api
-from tests.objects import (CHART, DRIVER, HOST, MODE_ONE_POD, MODE_READ, SERVER, SHARE, bound, claim, cleared, content,
+from tests.objects import (CHART, DRIVER, HOST, MODE_ONE_POD, MODE_READ, SERVER, SHARE, apply, bound, claim, cleared, content,
                            driver_ready, events_of, export, helm, mounts_of, phase, pod, pods_ready, put, registered,
                            remove, static_volume, storage_class, succeeds)
 from tests.runner import test
@@ -37,6 +38,20 @@ def both_parts_answer_for_their_health_and_their_metrics():
         for path, expected in (("healthz", "ok"), ("readyz", "ok"), ("metrics", 'nfs_csi_build_info{version="')):
             with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=30) as answer:
                 assert expected in answer.read().decode(), f"{port}/{path}"
+
+
+@test
+def the_first_volume_of_the_readme_is_bound_and_used():
+    with open("../../README.md") as file:
+        [text] = re.findall(r"```yaml\n(.*?)```", file.read(), re.S)
+    for there, here in (("nfs.example.com", SERVER), ("share: /export", f"share: {SHARE}"), ("{name: nfs}", "{name: readme}"),
+                        ("storageClassName: nfs", "storageClassName: readme"), ("{name: data}", "{name: readme}")):
+        assert there in text, there
+        text = text.replace(there, here)
+    apply(text)
+    assert succeeds("readme", "echo hello > /data/file; cat /data/file", {"data": "readme"}) == "hello\n"
+    with cleared("PersistentVolumeClaim readme", "StorageClass readme"):
+        pass
 
 
 @test
