@@ -48,7 +48,7 @@ build: ## One static binary (ARCH=arm64)
 	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(TARGET)
 	@size=$$(stat -c %s $(DRIVER)); echo "$(DRIVER): $$size bytes"; \
 		[ "$$size" -le $(LARGEST) ] || { echo "larger than $(LARGEST) bytes" >&2; exit 1; }
-	@if ldd $(DRIVER) 2>&1 | grep -q '=>'; then echo "$(DRIVER) is not static" >&2; exit 1; fi
+	@if grep -q '=>' <<< "$$(ldd $(DRIVER) 2>&1)"; then echo "$(DRIVER) is not static" >&2; exit 1; fi
 
 image: build ## A container image with nothing but the binary, and its archive (ARCH=arm64, IMAGE=name)
 	image/build $(DRIVER) $(ARCH) $(IMAGE) $(ARCHIVE)

@@ -121,5 +121,5 @@ cat > $state/kubelet.yaml <<-EOT
 	authorization: {mode: AlwaysAllow}
 EOT
 start kubelet kubelet --config $state/kubelet.yaml --kubeconfig $KUBECONFIG --hostname-override guest --node-ip $E2E_NODE
-node_is_ready() { api /api/v1/nodes/guest | grep -q KubeletReady; }
+node_is_ready() { [[ $(api /api/v1/nodes/guest) == *KubeletReady* ]]; }
 await 120 node_is_ready
