@@ -231,7 +231,7 @@ impl Material {
 
     /// Copies all of it, and makes sure that this was all.
     fn copy(&self, export: &Export, origin: &Export, staged: &Staged, progress: &Progress) -> Result<(), ExportError> {
-        let (before, missed) = (progress.files(), progress.vanished());
+        let (before, missed, narrowed) = (progress.files(), progress.vanished(), progress.narrowed());
         match &self.data {
             Data::Tree(directory) => {
                 let target = Target { directory: staged.as_fd(), earlier: staged.old(), staged };
@@ -243,7 +243,9 @@ impl Material {
                 copied?;
             }
             Data::Archive(file) => {
-                archive::read(file, staged, Limits { devices: true }, progress)
+                // Another driver's archive may be where others write, who could make no device themselves.
+                let devices = !matches!(self.place, SourcePlace::Archive(_));
+                archive::read(file, staged, Limits { devices }, progress)
                     .map_err(|error| export.archive_failed(&self.name, error))?;
             }
         }
@@ -255,6 +257,7 @@ impl Material {
                 "some of the source vanished while it was copied: it is left out"
             );
         }
+        log_narrowed(&self.name, progress.narrowed() - narrowed);
         self.check(origin, progress.files() - before)
     }
 
@@ -274,6 +277,18 @@ impl Material {
             SourcePlace::Archive(path) => origin.foreign_archive(path)?.is_some(),
         };
         if is_there { Ok(()) } else { Err(origin.contended("read", self.name.clone())) }
+    }
+}
+
+/// Logs how many entries of a copy of `source` lost their access control lists, if any did.
+pub(super) fn log_narrowed(source: &str, narrowed: u64) {
+    if narrowed > 0 {
+        tracing::warn!(
+            source,
+            narrowed,
+            "access control lists could not be kept: entries that had one have only the permissions that it gave to \
+             all of their group and to all others"
+        );
     }
 }
 
@@ -302,7 +317,7 @@ pub(super) fn copy_tree(
             let (what, share) = (what.to_owned(), export.share().to_string());
             return ExportError::Lacks { what, share, path: error.path.display().to_string() };
         }
-        export.tree_failed(&what, &error)
+        if error.is_full() { export.full(what, error.errno) } else { export.tree_failed(&what, &error) }
     })
 }
 

@@ -84,9 +84,13 @@ impl Attempt {
         } else {
             error
         };
-        if !error.is_passing()
-            && let Err(left) = export.finish_attempt(staged.name(), false)
-        {
+        let is_kept = match &error {
+            // No retry has a use for a part of an archive, or for what was unpacked of one.
+            ExportError::Archive { .. } if error.is_full() => false,
+            _ if error.is_full() => export.note_full(staged.name()).is_ok(),
+            _ => error.is_passing(),
+        };
+        if !is_kept && let Err(left) = export.finish_attempt(staged.name(), false) {
             tracing::warn!(share = %export.share(), error = %left, "what a failed attempt left is swept later");
         }
         error

@@ -205,7 +205,13 @@ impl Controller {
                     self.exports.forget(&origin);
                     is_again = true;
                 }
-                result => return result,
+                result => {
+                    if result.is_err() {
+                        // What it left in staging may be kept for minutes only.
+                        self.reaper.watch(export.share(), export.options());
+                    }
+                    return result;
+                }
             }
         }
     }

@@ -267,7 +267,7 @@ impl Work {
         let export = self.exports.open(share, options).await?;
         let retention = self.staging_retention;
         let looked = export.run_in_background(move |export| look(export, retention, sweeps)).await;
-        let Looked { mut trash, now, is_apart } = looked.inspect_err(|error: &ExportError| {
+        let Looked { mut trash, now, is_apart, staged } = looked.inspect_err(|error: &ExportError| {
             if error.is_stale() {
                 self.exports.forget(&export);
             }
@@ -295,7 +295,7 @@ impl Work {
         }
         let next_due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
         let routine = (retention / 4).min(if has_left { REST_WAIT } else { LONGEST_WAIT });
-        let wait = [next_due, next_stuck].into_iter().flatten().fold(routine, Duration::min);
+        let wait = [next_due, next_stuck, staged].into_iter().flatten().fold(routine, Duration::min);
         Ok(wait.max(SHORTEST_WAIT))
     }
 }
@@ -323,22 +323,25 @@ struct Looked {
     now: Duration,
     /// Whether this host's clock is wrong.
     is_apart: bool,
+    /// When something in staging is due for which there was no space.
+    staged: Option<Duration>,
 }
 
 fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
     let Some(trash) = export.trash()? else {
-        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false });
+        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false, staged: None });
     };
     let is_apart = export.is_clock_apart()?;
+    let mut staged = None;
     if !is_apart {
         export.sweep_trash(&trash)?;
-        export.sweep_staging(retention)?;
+        staged = export.sweep_staging(retention)?;
         if sweeps {
             export.sweep_claims(retention)?;
             export.sweep_prepared(retention)?;
         }
     }
-    Ok(Looked { trash, now: export.now(), is_apart })
+    Ok(Looked { trash, now: export.now(), is_apart, staged })
 }
 
 /// What the server's time may seem to go back: it tells it in ticks.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::fill::{OpenVolume, Target, copy_tree, open_volume};
+use super::fill::{OpenVolume, Target, copy_tree, log_narrowed, open_volume};
 use super::found_snapshot::{Snapshot, describe};
 use super::long_work::Attempt;
 use super::{Controller, IsStale, job_key, snapshot_key};
@@ -195,7 +195,7 @@ impl Taking {
     ) -> Result<Manifest, ExportError> {
         let Taking { request, attempt, .. } = self;
         let progress = &attempt.progress;
-        let before = (progress.files(), progress.bytes(), progress.vanished());
+        let before = (progress.files(), progress.bytes(), progress.vanished(), progress.narrowed());
         let name = request.name.to_string();
         let manifest = Manifest {
             owner: self.owner.clone(),
@@ -222,6 +222,7 @@ impl Taking {
                 "some of the volume vanished while its snapshot was taken, and is not in it"
             );
         }
+        log_narrowed(&manifest.source_volume, progress.narrowed() - before.3);
         export.write_manifest(staged, &manifest)?;
         Ok(manifest)
     }

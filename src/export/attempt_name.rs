@@ -10,8 +10,9 @@ pub(super) const BEAT: &str = ".beat";
 pub(super) const ASKED: &str = ".asked";
 pub(super) const RECORD: &str = ".json";
 pub(super) const OLD: &str = ".old";
+pub(super) const FULL: &str = ".full";
 /// All that stands beside a tree.
-pub(super) const COMPANIONS: [&str; 5] = [LINKS, BEAT, ASKED, RECORD, OLD];
+pub(super) const COMPANIONS: [&str; 6] = [LINKS, BEAT, ASKED, RECORD, OLD, FULL];
 /// How the names of records begin that are about to be put in place.
 pub(super) const RECORDS: &str = "r2.";
 /// How the names of locks begin.

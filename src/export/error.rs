@@ -39,6 +39,13 @@ pub enum ExportError {
     #[error("cannot {what} {path} on {share}: another controller changed it meanwhile; try again")]
     Contended { what: &'static str, path: String, share: String },
 
+    #[error(
+        "there is no space on {share} for the copy of {what} ({}): {free} bytes are free, of which up to 64 MiB are left to \
+         others; the export is full, or its quota is used up: free space or enlarge it, and try again",
+        .errno.desc()
+    )]
+    Full { what: String, share: String, errno: Errno, free: u64 },
+
     #[error("the work on {share} was ended since nobody has asked for it for a while: ask again to begin it again")]
     Abandoned { share: String },
 
@@ -77,6 +84,7 @@ impl ExportError {
             | Self::Held { .. }
             | Self::Contended { .. }
             | Self::Defect { .. }
+            | Self::Full { .. }
             | Self::Archive { error: ArchiveError::TooBig { .. }, .. } => true,
             Self::Io { errno, .. } => is_passing(*errno),
             Self::Archive { error: ArchiveError::Tree(error), .. } => is_passing(error.errno),
@@ -87,6 +95,21 @@ impl ExportError {
             | Self::Displaced { .. }
             | Self::Lacks { .. }
             | Self::Incomplete { .. } => false,
+        }
+    }
+
+    /// There is no space for what is made.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Archive { error, .. } => match error {
+                ArchiveError::TooBig { .. } | ArchiveError::TooMany => true,
+                ArchiveError::Tree(error) => error.is_full(),
+                _ => false,
+            },
+            Self::Io { errno, .. } => matches!(errno, Errno::ENOSPC | Errno::EDQUOT),
+            _ => false,
         }
     }
 

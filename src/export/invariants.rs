@@ -307,7 +307,7 @@ impl Export {
                 adopted.map(drop).ok_or_else(|| self.contended("repair", record.subdir.to_string()))
             }
             Some(Repair::PutBack(name, subdir)) => self.put_back(name, subdir).map(drop),
-            Some(Repair::Sweep(retention)) => self.sweep_staging(*retention),
+            Some(Repair::Sweep(retention)) => self.sweep_staging(*retention).map(drop),
         }
     }
 }

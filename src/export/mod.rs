@@ -365,6 +365,15 @@ impl Export {
         self.failed(error.what, format!("{path}/{}", error.path.display()), errno)
     }
 
+    /// There is no space for a copy of `what`, for the kernel's reason `errno`.
+    #[must_use]
+    pub fn full(&self, what: &str, errno: Errno) -> ExportError {
+        match self.available_bytes() {
+            Ok(free) => ExportError::Full { what: what.into(), share: self.share.to_string(), errno, free },
+            Err(error) => error,
+        }
+    }
+
     /// The same of work with the archive of `what`.
     #[must_use]
     pub fn archive_failed(&self, what: &str, error: ArchiveError) -> ExportError {

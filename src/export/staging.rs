@@ -10,6 +10,7 @@
 //! <the same>.beat       touched every few seconds while work goes on
 //! <the same>.asked      touched when another controller is asked for the same work meanwhile
 //! <the same>.json       the volume's record: the tree is about to be renamed to the volume's directory, or was
+//! <the same>.full       there was no space for it: what there is of it is kept for minutes only
 //! <the same>.old        the tree of an earlier attempt that was given up, from which this one takes what is complete
 //! x2.<key>              held by who changes the record of this key (record_lock.rs)
 //! r2.<key>.<instance>   a record that is about to be put in place, or was, and its directory has not been seen
@@ -30,7 +31,7 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fstat, fstatat, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 
-use super::attempt_name::{ASKED, BEAT, COMPANIONS, LINKS, OLD, RECORD, RECORDS};
+use super::attempt_name::{ASKED, BEAT, COMPANIONS, FULL, LINKS, OLD, RECORD, RECORDS};
 pub use super::attempt_name::{AttemptName, StagingName};
 use super::catalog::{self, Created, Record};
 use super::clock::changed_at;
@@ -255,7 +256,7 @@ impl Export {
     pub(super) fn last_sign(&self, name: &AttemptName) -> Result<Option<Duration>, ExportError> {
         let mut last = None;
         // Others touch the last, which counts where nothing else is left.
-        for part in ["", BEAT, RECORD, OLD, LINKS, ASKED] {
+        for part in ["", BEAT, RECORD, OLD, LINKS, FULL, ASKED] {
             if part == ASKED && last.is_some() {
                 break;
             }
@@ -320,6 +321,19 @@ impl Export {
         }
         let asked = self.look_in_staging(&name.companion(ASKED))?;
         Ok(Some(Kept { asked: asked.map(|stat| self.age(&stat)) }))
+    }
+
+    /// Notes that there was no space for an attempt, so that it is kept for its retry for minutes only.
+    ///
+    /// # Errors
+    /// Where the server fails, or has not even the space for this.
+    pub fn note_full(&self, name: &AttemptName) -> Result<(), ExportError> {
+        self.touch_staged(&name.companion(FULL))
+    }
+
+    /// Whether there was no space for an attempt.
+    pub(super) fn was_full(&self, name: &AttemptName) -> Result<bool, ExportError> {
+        Ok(self.look_in_staging(&name.companion(FULL))?.is_some())
     }
 
     /// Whether an attempt has its tree: no other controller has taken it over, and it is not in its place yet.
@@ -426,7 +440,7 @@ impl Export {
     /// Takes something out of staging: a file goes at once, a folder into the trash, to be freed behind this call.
     pub(super) fn discard(&self, name: &str) -> Result<(), ExportError> {
         let layout = self.layout()?;
-        if [BEAT, ASKED, RECORD].iter().any(|part| name.ends_with(part)) || name.starts_with(RECORDS) {
+        if [BEAT, ASKED, FULL, RECORD].iter().any(|part| name.ends_with(part)) || name.starts_with(RECORDS) {
             return catalog::remove(&layout.staging, name).map_err(|errno| self.failed("remove", name, errno));
         }
         let trashed = TrashName::new(Kind::Staged, RecordKey::of(name), self.now(), Duration::ZERO);

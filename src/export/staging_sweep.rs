@@ -13,6 +13,11 @@ use crate::volume::record_key::RecordKey;
 /// finds his own gone, which is an error, and its retry begins again.
 const TEMPORARY: Duration = Duration::from_mins(10);
 
+/// How long an attempt is kept for its retry for which there was no space; at most this part of what others are kept. A
+/// provisioner tries again within a minute or a few.
+const FULL: Duration = Duration::from_mins(5);
+const FULL_PART: u32 = 4;
+
 /// Something in staging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InStaging {
@@ -74,19 +79,30 @@ impl Export {
         Ok(staged)
     }
 
-    /// Takes out of staging what nobody has worked on for so long.
+    /// Takes out of staging what nobody has worked on for so long, or for minutes where there was no space for it. Gives
+    /// when to look again for the latter.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn sweep_staging(&self, retention: Duration) -> Result<(), ExportError> {
+    pub fn sweep_staging(&self, retention: Duration) -> Result<Option<Duration>, ExportError> {
+        let mut next: Option<Duration> = None;
         for (staged, silent) in self.staged()? {
             let Some(silent) = silent else { continue };
-            let is_temporary = matches!(staged, InStaging::Temporary(_));
-            if silent >= if is_temporary { retention.min(TEMPORARY) } else { retention } {
+            let (kept, is_full) = match &staged {
+                InStaging::Temporary(_) => (retention.min(TEMPORARY), false),
+                InStaging::Attempt(attempt) if silent < retention && self.was_full(attempt)? => {
+                    (FULL.min(retention / FULL_PART), true)
+                }
+                _ => (retention, false),
+            };
+            if silent >= kept {
                 self.sweep_one(&staged)?;
+            } else if is_full {
+                let left = kept.saturating_sub(silent);
+                next = Some(next.map_or(left, |next| next.min(left)));
             }
         }
-        Ok(())
+        Ok(next)
     }
 
     fn sweep_one(&self, staged: &InStaging) -> Result<(), ExportError> {
@@ -137,5 +153,37 @@ impl Export {
             self.take_back_claim(&record.subdir, &key, record.owner.as_deref())?;
         }
         Ok(is_settled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::holder::Holder;
+    use super::super::staging::StagingName;
+    use super::*;
+
+    #[test]
+    fn an_attempt_for_which_there_was_no_space_is_due_within_minutes_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let export = Export::local(folder.path());
+        let holder = Holder::open(folder.path(), None);
+        let begin = |volume: &str| {
+            let name = AttemptName::new(&StagingName::volume(&RecordKey::of(volume), "from x"), &holder);
+            export.staged_names().unwrap();
+            fs::create_dir(folder.path().join(format!(".nfs-csi/staging/{name}"))).unwrap();
+            name
+        };
+        let (day, left) = (Duration::from_hours(24), || export.staged_names().unwrap().len());
+        begin("pvc-1");
+        assert_eq!(export.sweep_staging(day).unwrap(), None);
+        let full = begin("pvc-2");
+        export.note_full(&full).unwrap();
+        assert!(export.sweep_staging(day).unwrap().is_some_and(|next| next <= FULL && !next.is_zero()));
+        assert_eq!(left(), 3);
+        assert!(export.sweep_staging(FULL).unwrap().is_some_and(|next| next <= FULL / FULL_PART));
+        export.sweep_staging(Duration::ZERO).unwrap();
+        assert_eq!(left(), 0);
     }
 }

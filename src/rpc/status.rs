@@ -149,6 +149,7 @@ impl ToStatus for ExportError {
             | Self::Contended { .. }
             | Self::Abandoned { .. } => Code::Aborted,
             Self::Lost { .. } => Code::Unavailable,
+            Self::Full { .. } => Code::ResourceExhausted,
             Self::Io { errno, .. } => code_of_errno(*errno),
             Self::Record { .. } | Self::NewerRecord { .. } | Self::Displaced { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),
@@ -164,7 +165,7 @@ impl ToStatus for ArchiveError {
             Self::Tree(error) => code_of_errno(error.errno),
             Self::Hostile { .. } | Self::Unsupported { .. } => Code::FailedPrecondition,
             Self::Truncated | Self::Damaged { .. } => Code::DataLoss,
-            Self::TooBig { .. } | Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::TooBig { .. } | Self::TooMany => Code::ResourceExhausted,
         }
     }
 }

@@ -16,12 +16,19 @@ use rustix::io::{Errno, Result};
 /// setuid and setgid.
 const SET_ID: u32 = 0o6000;
 /// The kernel's bounds: a list of names and a value are no longer.
-const LONGEST_XATTR: usize = 64 * 1024;
+pub(super) const LONGEST_XATTR: usize = 64 * 1024;
 /// More than this, in bytes, no entry may carry: a tenant could have it fill the driver's memory.
 const MOST_XATTRS: usize = 1024 * 1024;
-/// The extended attributes that are kept: the users' own, and the access control list of NFS version 4.
+/// What one takes in memory besides its name and its value, in bytes, about.
+const XATTR_OVERHEAD: usize = 64;
+/// The users' own extended attributes.
 const USER: &[u8] = b"user.";
-const NFS4_ACL: &[u8] = b"system.nfs4_acl";
+/// The access control list of NFS version 4.
+pub(super) const NFS4: &CStr = c"system.nfs4_acl";
+/// A POSIX access control list.
+pub(super) const POSIX: &CStr = c"system.posix_acl_access";
+/// The POSIX list that a directory passes on to entries that are made in it.
+pub(super) const POSIX_DEFAULT: &CStr = c"system.posix_acl_default";
 
 /// Owner, permissions and times.
 #[derive(Clone, Copy, Debug)]
@@ -135,11 +142,9 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
     }
     let mut xattrs = Vec::new();
     let mut bytes = 0;
-    for name in list.split_inclusive(|&byte| byte == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        if !is_kept(name) {
-            continue;
-        }
+    let names = list.split_inclusive(|&byte| byte == 0).flat_map(CStr::from_bytes_with_nul);
+    // NFS 3 leaves out a list that it could not ask for. To ask for it by name says why, and is no further round trip.
+    for name in names.filter(|&name| is_kept(name) && name != POSIX).chain([POSIX]) {
         let mut value = Vec::with_capacity(LONGEST_XATTR);
         match fgetxattr(&entry, name, rustix::buffer::spare_capacity(&mut value)) {
             Ok(_) => {
@@ -158,7 +163,7 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
     Ok(xattrs)
 }
 
-/// Gives extended attributes to an open file or directory; where its file system has none, that is no error.
+/// Gives users' extended attributes to an open file or directory; where its file system has none, that is no error.
 pub fn set_xattrs<'a>(entry: impl AsFd, xattrs: impl IntoIterator<Item = &'a Xattr>) -> Result<()> {
     for (name, value) in xattrs {
         match fsetxattr(&entry, name, value, XattrFlags::empty()) {
@@ -169,10 +174,10 @@ pub fn set_xattrs<'a>(entry: impl AsFd, xattrs: impl IntoIterator<Item = &'a Xat
     Ok(())
 }
 
-/// Gives an open file these users' attributes and no others.
-pub fn replace_user_xattrs(file: impl AsFd, wanted: &[Xattr]) -> Result<()> {
+/// Gives an open file these users' attributes and no others, and removes its POSIX lists if they are not `wanted`.
+pub fn replace_xattrs(file: impl AsFd, wanted: &[Xattr]) -> Result<()> {
     let has = xattrs(&file)?;
-    for (name, _) in has.iter().filter(|xattr| is_user(xattr)) {
+    for (name, _) in has.iter().filter(|(name, _)| name.as_c_str() != NFS4) {
         if !wanted.iter().any(|(other, _)| other == name) {
             match fremovexattr(&file, name.as_c_str()) {
                 Ok(()) | Err(Errno::NODATA) => {}
@@ -181,6 +186,12 @@ pub fn replace_user_xattrs(file: impl AsFd, wanted: &[Xattr]) -> Result<()> {
         }
     }
     set_xattrs(file, wanted.iter().filter(|xattr| is_user(xattr) && !has.contains(xattr)))
+}
+
+/// What extended attributes take in memory, in bytes, about.
+#[must_use]
+pub fn size_of_xattrs(xattrs: &[Xattr]) -> usize {
+    xattrs.iter().map(|(name, value)| name.as_bytes().len() + value.len() + XATTR_OVERHEAD).sum()
 }
 
 /// Whether it is a user's own; all others that are kept are access control lists.
@@ -192,5 +203,5 @@ pub fn is_user((name, _): &Xattr) -> bool {
 /// Whether an extended attribute goes where its entry goes.
 #[must_use]
 pub fn is_kept(name: &CStr) -> bool {
-    name.to_bytes().starts_with(USER) || name.to_bytes() == NFS4_ACL
+    name.to_bytes().starts_with(USER) || [NFS4, POSIX, POSIX_DEFAULT].contains(&name)
 }

@@ -5,6 +5,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +14,9 @@ use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::{Errno, Result};
 
-use super::TreeError;
 use super::effort::{Effort, Work, Worker};
 use super::walk::{self, Node};
+use super::{TreeError, shown};
 use crate::reason::errno_of;
 
 /// Directories that are open at once, about.
@@ -67,7 +68,11 @@ impl Work for Count<'_> {
         let directory = Arc::clone(&task.directory);
         if let Err(errno) = self.directory(task, worker) {
             let errno = errno_of(errno);
-            let error = TreeError { what: "count what is in", path: directory.path(), errno };
+            let error = TreeError {
+                what: "count what is in",
+                path: shown(directory.path().into_os_string().into_vec()),
+                errno,
+            };
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             worker.stop();
         }

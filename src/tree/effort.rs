@@ -49,7 +49,7 @@ impl Effort {
 
     /// Does `first` and all that comes of it; returns when nothing is left, or when the work was stopped.
     pub(super) fn run<W: Work>(&self, work: &W, first: W::Task) {
-        self.shared.operations.fetch_add(1, Ordering::Relaxed);
+        let _operation = Operation::begin(&self.shared);
         let crew = Crew {
             effort: self,
             work,
@@ -58,7 +58,22 @@ impl Effort {
             stopped: AtomicBool::new(false),
         };
         thread::scope(|scope| Worker { crew: &crew, scope }.work(true));
-        self.shared.operations.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts an operation until it ends, by a panic too: it would take its part of the workers for ever.
+struct Operation<'a>(&'a Shared);
+
+impl<'a> Operation<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.operations.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        self.0.operations.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -284,6 +299,28 @@ mod tests {
         work.stop_at = 5;
         Effort::new(4).run(&work, 20);
         assert!(work.done.into_inner() < 100);
+    }
+
+    /// Panics in its last task.
+    struct Panicking;
+
+    impl Work for Panicking {
+        type Task = u32;
+
+        fn carry_out(&self, task: u32, worker: &Worker<'_, '_, Self>) {
+            assert!(task > 0, "a worker panics in this test");
+            worker.push([task - 1]);
+        }
+    }
+
+    #[test]
+    fn an_operation_that_panics_takes_no_workers_from_those_after_it() {
+        let effort = Effort::new(4);
+        for tasks in 0..3 {
+            let run = || effort.run(&Panicking, tasks);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+            assert_eq!(effort.share(), 4);
+        }
     }
 
     #[test]

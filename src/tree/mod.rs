@@ -1,18 +1,22 @@
 //! Whole trees below an export, by directory descriptor only: no symbolic link is followed and no name is trusted.
 
+mod access_list;
 pub mod archive;
 pub mod attributes;
 pub mod copy;
 pub mod count;
 pub mod effort;
 pub mod make;
+mod memory;
 pub mod remove;
+mod space;
 mod walk;
 
 pub use self::walk::look_again;
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,13 +26,16 @@ use thiserror::Error;
 
 use crate::volume::path::RESERVED;
 
+/// How much of a path an error shows, in bytes.
+const LONGEST_SHOWN: usize = 512;
+
 /// Why the work on a tree ended.
 #[derive(Clone, Debug, Error)]
 #[error("cannot {what} {}: {}", path.display(), errno.desc())]
 pub struct TreeError {
     /// What was tried: `copy`, `read`, `make the directory`, …
     pub what: &'static str,
-    /// The entry, from the tree's root.
+    /// The entry, from the tree's root, or the beginning of its path if that is long.
     pub path: PathBuf,
     /// The kernel's reason.
     pub errno: Errno,
@@ -40,6 +47,25 @@ impl TreeError {
     pub fn is_lack(&self) -> bool {
         self.what == copy::LACKS
     }
+
+    /// Whether a file system is full, or a quota used up.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self.errno, Errno::ENOSPC | Errno::EDQUOT)
+    }
+}
+
+/// A path as an error shows it: in a deep tree it may be megabytes long.
+fn shown(path: impl Into<Vec<u8>>) -> PathBuf {
+    let mut path = path.into();
+    if path.is_empty() {
+        path.push(b'.');
+    } else if path.len() > LONGEST_SHOWN {
+        path.truncate(LONGEST_SHOWN);
+        path.extend_from_slice("…".as_bytes());
+        path.shrink_to_fit();
+    }
+    OsString::from_vec(path).into()
 }
 
 /// Whether a directory of a source is the driver's own folder on the target's share, which has the number `own`.
@@ -62,6 +88,7 @@ pub struct Progress {
     files: AtomicU64,
     bytes: AtomicU64,
     vanished: AtomicU64,
+    narrowed: AtomicU64,
     stopped: AtomicBool,
     asked: AtomicBool,
 }
@@ -108,6 +135,17 @@ impl Progress {
         self.vanished.load(Ordering::Relaxed)
     }
 
+    /// Counts an entry that is copied without the access control list of its source.
+    pub fn narrow(&self) {
+        self.narrowed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Entries that were copied without the access control lists of their sources.
+    #[must_use]
+    pub fn narrowed(&self) -> u64 {
+        self.narrowed.load(Ordering::Relaxed)
+    }
+
     /// Ends the work at its next entry or its next piece of a file, with ECANCELED.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
@@ -134,6 +172,21 @@ impl fmt::Display for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_shows_at_most_512_bytes_of_a_path() {
+        let shown = |length| shown(vec![b'p'; length]).into_os_string();
+        assert_eq!((shown(0), shown(512)), (".".into(), "p".repeat(512).into()));
+        assert_eq!(shown(513).into_string().unwrap(), "p".repeat(512) + "…");
+        let (mut long, mut directory) = (PathBuf::new(), walk::Node::root(()));
+        for _ in 0..10_000 {
+            directory = directory.below(c"directory".into(), ());
+            long.push("directory");
+        }
+        let error = copy::failed("copy", directory.path(), rustix::io::Errno::IO);
+        assert!(error.path.as_os_str().len() <= 515 && error.to_string().len() < 600, "{error}");
+        assert!(long.to_string_lossy().starts_with(error.path.to_str().unwrap().trim_end_matches('…')));
+    }
 
     #[test]
     fn progress_names_what_vanished_only_if_something_did() {

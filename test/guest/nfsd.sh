@@ -6,7 +6,9 @@
 #
 #   nfsd                       starts it
 #   export_more NAME OPTIONS [SIZE]   exports /run/exports/NAME, a tmpfs of this size, with other options
+#   export_again NAME OPTIONS  exports /run/export as /run/exports/NAME too, with other options
 #   export_disk NAME OPTION... exports /run/exports/NAME, a disk made by mkfs.xfs with options
+#   export_without_lists NAME  exports /run/exports/NAME, a disk whose file system has no access control lists
 #   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
 mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
 touch /var/lib/nfs/{etab,rmtab,state,export-lock}
@@ -28,6 +30,14 @@ export_more() {
 	exportfs -o "$2,insecure,no_subtree_check,fsid=$next_fsid" "*:/run/exports/$1"
 }
 
+# export_again NAME OPTIONS: what /run/export has is there too, for clients that are to have other rights.
+export_again() {
+	both "/run/exports/$1"
+	mount --bind /run/nfsroot/run/export "/run/nfsroot/run/exports/$1"
+	next_fsid=$((next_fsid + 1))
+	exportfs -o "$2,insecure,no_subtree_check,fsid=$next_fsid" "*:/run/exports/$1"
+}
+
 # export_disk NAME OPTIONS...: the same with an XFS file system made with these options (1 GiB, sparse, in memory).
 export_disk() {
 	name=$1; shift
@@ -37,6 +47,16 @@ export_disk() {
 	mount -o loop,noatime "/run/$name.img" "/run/nfsroot/run/exports/$name"
 	mount --bind "/run/nfsroot/run/exports/$name" "/run/exports/$name"
 	exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/run/exports/$name"
+}
+
+export_without_lists() {
+	both "/run/exports/$1"
+	truncate -s 64M "/run/$1.img"
+	mkfs.ext2 -q "/run/$1.img"
+	# ext4 refuses `noacl`.
+	mount -t ext2 -o loop,noatime,noacl "/run/$1.img" "/run/nfsroot/run/exports/$1"
+	mount --bind "/run/nfsroot/run/exports/$1" "/run/exports/$1"
+	exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/run/exports/$1"
 }
 
 both /run/export

@@ -5,6 +5,7 @@
 #   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
 #                        (default /run/export/NAME)
 #   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
+#   disk_ext4 NAME       the same made by mkfs.ext4
 #   in_server NAME CMD…  runs a command in its namespaces (those of the process in /run/server-NAME.pid)
 #   die NAME, undie NAME drops its TCP packets, lets them pass
 #   delay NAME MS        its round-trip time
@@ -88,6 +89,12 @@ disk() {
 	truncate -s 3G "/run/$name.img"
 	mkfs.xfs -q "$@" "/run/$name.img"
 	mount -o loop,noatime "/run/$name.img" "/run/disks/$name"
+}
+disk_ext4() {
+	mkdir -p "/run/disks/$1"
+	truncate -s 3G "/run/$1.img"
+	mkfs.ext4 -q -F -N 500000 "/run/$1.img"
+	mount -o loop,noatime "/run/$1.img" "/run/disks/$1"
 }
 
 in_server() {

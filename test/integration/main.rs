@@ -6,6 +6,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod access_lists;
 mod bad_input;
 mod check;
 mod cloning;

@@ -157,6 +157,7 @@ async fn mount_options_of_the_driver_hold_where_a_volume_says_nothing_else() {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let ours = |line: &&str| line.contains(folder.path().to_str().unwrap()) && line.contains("vers=4.1,");
     assert_eq!(table.lines().filter(ours).count(), 2, "{table}");
+    assert!(table.lines().filter(ours).all(|line| line.contains(" rw,nosuid,nodev,noexec,")), "{table}");
     controller.delete_volume(delete(&created.volume_id)).await.unwrap();
 }
 

@@ -2,18 +2,19 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use nfs_csi::proto::{GetSnapshotRequest, ListSnapshotsRequest, Snapshot};
 use tonic::Code;
 
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::Driver;
-use crate::kit::folder;
 use crate::kit::requests::{MIB, create, create_from, delete_snapshot, of_snapshot, snapshot};
 use crate::kit::server::{names, on_server};
+use crate::kit::{folder, wait_until};
 use crate::trees::{assert_same, entries, fill};
 
-async fn taken(driver: &Driver, name: &str, volume: &str, more: &[(&str, &str)]) -> Snapshot {
+pub async fn taken(driver: &Driver, name: &str, volume: &str, more: &[(&str, &str)]) -> Snapshot {
     driver
         .controller()
         .await
@@ -55,6 +56,34 @@ async fn a_restored_snapshot_has_every_attribute_of_the_volume_as_it_was() {
         assert_eq!(names(".nfs-csi/snapshots"), Vec::<String>::new());
         std::fs::remove_dir_all(on_server("kept")).unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_while_it_is_archived_over_version_3_is_left_out() {
+    let folder = folder();
+    // A client of version 3 cannot read a file without a name, though it has it open.
+    let driver = Driver::start(folder.path(), &["--mount-options=nfsvers=3,nolock"]);
+    let source = made(&driver, create("pvc-source", &[])).await;
+    std::fs::write(on_server("pvc-source/large"), vec![1; 256 << 20]).unwrap();
+    std::fs::write(on_server("pvc-source/small"), "data").unwrap();
+    let (mut controller, request) =
+        (driver.controller().await, snapshot("snap", &source.volume_id, &[("snapshotFormat", "tar.zst")]));
+    let call = tokio::spawn(async move { controller.create_snapshot(request).await });
+    let open = format!("/proc/{}/fd", driver.pid());
+    let is_open = || {
+        let mut files = std::fs::read_dir(&open).unwrap().flatten().filter_map(|file| file.path().read_link().ok());
+        files.any(|file| file.ends_with("pvc-source/large")).then_some(())
+    };
+    wait_until("the file to be read", Duration::from_mins(1), is_open).await;
+    std::fs::remove_file(on_server("pvc-source/large")).unwrap();
+    let taken = call.await.unwrap().unwrap().into_inner().snapshot.unwrap();
+    assert!(driver.log().contains("vanished=1"), "{}", driver.log());
+    let restored = made(&driver, create_from("pvc-restored", of_snapshot(&taken.snapshot_id), &[])).await;
+    assert_eq!(std::fs::read(on_server("pvc-restored/small")).unwrap(), b"data");
+    driver.controller().await.delete_snapshot(delete_snapshot(&taken.snapshot_id)).await.unwrap();
+    removed(&driver, &restored).await;
+    removed(&driver, &source).await;
+    no_litter();
 }
 
 #[tokio::test]
@@ -202,6 +231,13 @@ async fn a_hostile_archive_writes_nothing_outside_and_leaves_no_volume() {
         assert_eq!(names("victim"), ["file"]);
         assert!(!on_server("pvc-evil").exists());
     }
+    // Who may write there could make no device himself.
+    let device = tree.join("device");
+    let (kind, mode) = (nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::S_IRWXU);
+    nix::sys::stat::mknod(&device, kind, mode, nix::sys::stat::makedev(1, 3)).unwrap();
+    tar(&["-cf", archive, "device"]);
+    let refused = controller.create_volume(create_from("pvc-evil", of_snapshot(id), &[])).await.unwrap_err();
+    assert!(refused.message().contains("device node") && !on_server("pvc-evil").exists(), "{refused}");
     // Cut short, and no archive at all.
     tar(&["-cf", archive, "file"]);
     for bytes in [std::fs::read(&to).unwrap()[..700].to_vec(), b"this is no archive".to_vec()] {

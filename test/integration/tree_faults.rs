@@ -11,11 +11,19 @@ use tonic::{Code, Request};
 
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::Driver;
-use crate::kit::folder;
 use crate::kit::requests::{create, create_from, of_snapshot, of_volume, snapshot};
 use crate::kit::server::{names, on_server};
+use crate::kit::{folder, wait_until};
 
 const MIB: usize = 1 << 20;
+/// An export of 48 MiB, of which a 64th is left to others.
+const SMALL: &str = "/run/exports/small";
+const MARGIN: u64 = 48 * MIB as u64 / 64;
+
+fn free_on_small() -> u64 {
+    let stat = nix::sys::statvfs::statvfs(SMALL).unwrap();
+    stat.blocks_available() * stat.fragment_size()
+}
 
 /// Files of no content that a reflink could share, in some folders.
 fn fill(root: &Path, folders: usize, files: usize, bytes: usize) {
@@ -79,6 +87,52 @@ async fn a_full_export_is_told_and_the_retry_goes_on_when_there_is_room() {
     let clone = made(&driver, clone).await;
     assert_eq!(inodes(&small.join("pvc-clone")).len(), 32);
     removed(&driver, &clone).await;
+    removed(&driver, &source).await;
+    no_litter();
+}
+
+#[tokio::test]
+async fn a_clone_without_space_leaves_a_margin_and_what_there_is_of_it_is_freed_unless_it_is_tried_again() {
+    let folder = folder();
+    // A quarter of it is less than five minutes.
+    let driver = Driver::start(folder.path(), &["--staging-retention=40s"]);
+    let source = made(&driver, create("pvc-source", &[])).await;
+    fill(&on_server("pvc-source"), 4, 16, MIB);
+    let before = free_on_small();
+    let clone = create_from("pvc-clone", of_volume(&source.volume_id), &[("share", SMALL)]);
+    let refused = driver.controller().await.create_volume(clone).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    for part in ["127.0.0.1", SMALL, "pvc-source", " bytes are free", "free space or enlarge it"] {
+        assert!(refused.message().contains(part), "{part}: {refused}");
+    }
+    let free = free_on_small();
+    assert!(free >= MARGIN - 64 * 1024 && free + MARGIN < before, "{free} of {before} bytes are free");
+    let ballast = Path::new(SMALL).join("another-tenant");
+    std::fs::write(&ballast, vec![1; MIB / 2]).unwrap();
+    std::fs::remove_file(&ballast).unwrap();
+    let is_free = || (free_on_small() + MARGIN >= before).then_some(());
+    wait_until("the space to be free again", Duration::from_mins(2), is_free).await;
+    removed(&driver, &source).await;
+    no_litter();
+}
+
+#[tokio::test]
+async fn what_was_unpacked_of_an_archive_for_which_there_is_no_space_is_freed() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let source = made(&driver, create("pvc-source", &[])).await;
+    fill(&on_server("pvc-source"), 4, 16, MIB);
+    let archive = snapshot("snap", &source.volume_id, &[("snapshotFormat", "tar.zst")]);
+    let archive = controller.create_snapshot(archive).await.unwrap().into_inner().snapshot.unwrap().snapshot_id;
+    let before = free_on_small();
+    let restored = create_from("pvc-restored", of_snapshot(&archive), &[("share", SMALL)]);
+    let refused = controller.create_volume(restored).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains(SMALL) && refused.message().contains("are free"), "{refused}");
+    let is_free = || (free_on_small() + MARGIN >= before).then_some(());
+    wait_until("the space to be free again", Duration::from_mins(2), is_free).await;
+    controller.delete_snapshot(crate::kit::requests::delete_snapshot(&archive)).await.unwrap();
     removed(&driver, &source).await;
     no_litter();
 }

@@ -214,13 +214,16 @@ impl Options {
     /// `nosharecache`: a command for people does not read what the controller's mount remembers of a directory, and
     /// calls that are ended here are nobody else's.
     ///
+    /// `nodev,nosuid,noexec`: a volume's user may put a device in the place of a file just when that is opened.
+    ///
     /// A disk may be slow: with NFS 4 a call fails only when the connection is lost, with NFS 3 when its answer takes 9
     /// s.
     #[must_use]
     pub fn for_controller(&self) -> Self {
         let reach = self.0.iter().filter(|word| word.reader() == Some(Reader::Reach)).cloned().collect();
         // These are words of the table; a test sees that they get through.
-        Self(reach).merged(Self::parse(["soft,timeo=30,retrans=2,nolock,nosharecache"]).unwrap_or_default())
+        let own = Self::parse(["soft,timeo=30,retrans=2,nolock,nosharecache,nodev,nosuid,noexec"]);
+        Self(reach).merged(own.unwrap_or_default())
     }
 
     /// The options for the controller's other mount, through which it looks names up: the server is asked for each of
@@ -709,8 +712,8 @@ mod tests {
     fn the_controller_keeps_the_way_to_the_server_and_gives_up_on_a_dead_one() {
         let words = "ro,noatime,hard,noac,nfsvers=4.1,sec=krb5,proto=tcp,port=1,mountport=2,xprtsec=tls,nconnect=4,\
                      rsize=8192,noresvport,context=a,new";
-        let kept = "vers=4.1,sec=krb5,xprtsec=tls,proto=tcp,port=1,mountport=2,nconnect=4,noresvport,rsize=8192,\
-                    soft,timeo=30,retrans=2,nolock,nosharecache";
+        let kept = "nosuid,nodev,noexec,vers=4.1,sec=krb5,xprtsec=tls,proto=tcp,port=1,mountport=2,nconnect=4,\
+                    noresvport,rsize=8192,soft,timeo=30,retrans=2,nolock,nosharecache";
         assert_eq!(parse(words).for_controller().to_string(), kept);
         let lookups = format!("{kept},lookupcache=none");
         let sorted = |options: &str| {
@@ -839,7 +842,8 @@ mod tests {
             let once = options.for_controller();
             prop_assert_eq!(once.for_controller(), once.clone());
             prop_assert!(once.to_string().contains("soft,timeo=30,retrans=2,nolock,nosharecache"));
-            prop_assert_eq!((once.mount_flags(), once.remount_flags(false)), (MsFlags::empty(), None));
+            let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+            prop_assert_eq!((once.mount_flags(), once.remount_flags(false)), (flags, None));
             prop_assert_eq!(once.candidates(), options.candidates());
         }
     }

@@ -104,7 +104,7 @@ impl<'a> Head<'a> {
             push(pax::TYPE, pax::SOCKET);
         }
         for (name, value) in self.xattrs {
-            pax::push(&mut records, &[pax::XATTR, name.to_bytes()].concat(), value);
+            pax::push(&mut records, &pax::xattr_key(name), value);
         }
         records
     }

@@ -12,7 +12,8 @@ use tar::{EntryType, Header};
 use super::sparse::{self, Piece};
 use super::stream::Stream;
 use super::{ArchiveError, DEEPEST, LONGEST_EXTENSION, number, padding, pax};
-use crate::tree::attributes::{Attributes, Xattr, is_kept};
+use crate::tree::access_list::POSIX_TEXT;
+use crate::tree::attributes::{Attributes, POSIX, Xattr, is_kept};
 
 /// What utimensat(2) takes for a time that shall stay as it is.
 const AS_IT_IS: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
@@ -166,7 +167,10 @@ fn member(stream: &mut Stream<'_>, header: &Header, size: u64, extensions: Exten
     let link = records.link.take().or(long_link);
     let link = link.or_else(|| header.link_name_bytes().map(Cow::into_owned)).unwrap_or_default();
     let attributes = attributes(header, &records)?;
-    let xattrs = std::mem::take(&mut records.xattrs);
+    let mut xattrs = std::mem::take(&mut records.xattrs);
+    if xattrs.iter().any(|(name, _)| name.as_c_str() == POSIX) {
+        xattrs.retain(|(name, _)| name.as_c_str() != POSIX_TEXT);
+    }
     let size = records.size.unwrap_or(size);
     let kind = match header.entry_type() {
         EntryType::Directory => Kind::Directory,
@@ -362,9 +366,11 @@ impl Records {
     }
 
     fn take_xattr(&mut self, key: &[u8], value: &[u8]) {
-        let name = key.strip_prefix(pax::XATTR).and_then(|name| CString::new(name).ok());
+        let name = pax::xattr_name(key).and_then(|name| CString::new(name).ok());
         if let Some(name) = name.filter(|name| is_kept(name)) {
             self.xattrs.push((name, value.to_vec()));
+        } else if key == POSIX_TEXT.to_bytes() {
+            self.xattrs.push((POSIX_TEXT.to_owned(), value.to_vec()));
         }
     }
 }

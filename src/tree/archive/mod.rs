@@ -5,26 +5,25 @@
 //! its links, its sizes, nor its end.
 //!
 //! The format is POSIX's pax with the extensions of GNU tar and star that every tar knows: `SCHILY.xattr.*` for
-//! extended attributes and `GNU.sparse.*` (version 1.0) for files with holes. A socket has no type in tar: it is an
-//! empty file with the record `NFSCSI.type=socket`, which other programs pass over.
+//! extended attributes, access control lists among them, and `GNU.sparse.*` (version 1.0) for files with holes. A socket
+//! has no type in tar: it is an empty file with the record `NFSCSI.type=socket`, which other programs pass over.
 
 mod chain;
+mod further;
 mod head;
 mod link_table;
 mod listing;
 mod member;
 mod number;
 mod pax;
+mod placing;
 mod read;
-mod space;
 mod sparse;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod write;
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -33,7 +32,8 @@ use thiserror::Error;
 pub use self::read::{Limits, read};
 pub use self::write::write;
 use crate::reason::Reason;
-use crate::tree::{Progress, TreeError};
+use crate::tree::space::NoSpace;
+use crate::tree::{Progress, TreeError, shown};
 
 /// The unit of a tar archive, in bytes.
 const BLOCK: usize = 512;
@@ -41,8 +41,6 @@ const BLOCK: usize = 512;
 const DEEPEST: usize = 16 * 1024;
 /// How many bytes the records of one entry take at most: its name, the target of its link, its extended attributes.
 const LONGEST_EXTENSION: u64 = 4 * 1024 * 1024;
-/// How much of a name an error shows, in bytes.
-const LONGEST_SHOWN: usize = 512;
 /// What is read and written at a time, in bytes.
 const CHUNK: usize = 128 * 1024;
 
@@ -80,11 +78,8 @@ pub enum ArchiveError {
         free: u64,
     },
     /// The file system has not the inodes that the archive takes when it is unpacked.
-    #[error("the archive needs more inodes, and {free} are free: make room on the export and try again")]
-    TooMany {
-        /// Inodes that are free, without a margin that is left to others.
-        free: u64,
-    },
+    #[error("the archive needs more inodes, and none is free: make room on the export and try again")]
+    TooMany,
     /// An entry that cannot be archived or restored.
     #[error("{} is {kind}: remove it from the volume, or restore the archive with tar(1)", member.display())]
     Unsupported {
@@ -113,6 +108,16 @@ impl ArchiveError {
     }
 }
 
+impl From<NoSpace> for ArchiveError {
+    fn from(reason: NoSpace) -> Self {
+        match reason {
+            NoSpace::Bytes { needed, free } => Self::TooBig { needed, free },
+            NoSpace::Entries => Self::TooMany,
+            NoSpace::Unknown(errno) => Self::tree("ask for the free space of", b"", errno),
+        }
+    }
+}
+
 /// Says for a failed call what was tried on which entry.
 trait At<T> {
     fn at(self, what: &'static str, path: &[u8]) -> Result<T, ArchiveError>;
@@ -127,16 +132,6 @@ impl<T, E: Reason> At<T> for Result<T, E> {
 /// Ends the work at an entry if it was stopped.
 fn check(progress: &Progress, what: &'static str, path: &[u8]) -> Result<(), ArchiveError> {
     if progress.is_stopped() { Err(ArchiveError::tree(what, path, Errno::ECANCELED)) } else { Ok(()) }
-}
-
-/// A name as an error shows it: a hostile one may be megabytes long.
-fn shown(path: &[u8]) -> PathBuf {
-    let Some(beginning) = path.get(..LONGEST_SHOWN) else {
-        return PathBuf::from(OsStr::from_bytes(if path.is_empty() { b"." } else { path }));
-    };
-    let mut beginning = beginning.to_vec();
-    beginning.extend_from_slice("…".as_bytes());
-    PathBuf::from(OsStr::from_bytes(&beginning))
 }
 
 /// How many bytes fill the last block of `size` bytes.

@@ -2,6 +2,8 @@
 //!
 //! A value may hold any byte, a newline too: only the length tells where a record ends.
 
+use std::ffi::CStr;
+
 use super::number;
 
 pub(super) const PATH: &[u8] = b"path";
@@ -12,7 +14,9 @@ pub(super) const GID: &[u8] = b"gid";
 pub(super) const MODIFIED: &[u8] = b"mtime";
 pub(super) const ACCESSED: &[u8] = b"atime";
 /// star's name for an extended attribute, before the attribute's own.
-pub(super) const XATTR: &[u8] = b"SCHILY.xattr.";
+const XATTR: &[u8] = b"SCHILY.xattr.";
+/// What stands in an attribute's name for `=`, where a key ends, and so for `%`: GNU tar writes and reads them so too.
+const ESCAPES: [(u8, &[u8]); 2] = [(b'=', b"%3D"), (b'%', b"%25")];
 /// Our own: what tar has no type for.
 pub(super) const TYPE: &[u8] = b"NFSCSI.type";
 pub(super) const SOCKET: &[u8] = b"socket";
@@ -41,6 +45,31 @@ pub(super) fn push(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     records.push(b'=');
     records.extend_from_slice(value);
     records.push(b'\n');
+}
+
+/// The key of an extended attribute.
+pub(super) fn xattr_key(name: &CStr) -> Vec<u8> {
+    let mut key = XATTR.to_vec();
+    for byte in name.to_bytes() {
+        match ESCAPES.iter().find(|(escaped, _)| escaped == byte) {
+            Some((_, text)) => key.extend_from_slice(text),
+            None => key.push(*byte),
+        }
+    }
+    key
+}
+
+/// The name of the extended attribute that has this key; `None` if it is the key of something else.
+pub(super) fn xattr_name(key: &[u8]) -> Option<Vec<u8>> {
+    let mut left = key.strip_prefix(XATTR)?;
+    let mut name = Vec::with_capacity(left.len());
+    while let Some((&first, rest)) = left.split_first() {
+        let escape = ESCAPES.iter().find_map(|(byte, text)| Some((*byte, left.strip_prefix(*text)?)));
+        let (byte, rest) = escape.unwrap_or((first, rest));
+        name.push(byte);
+        left = rest;
+    }
+    Some(name)
 }
 
 fn digits(number: usize) -> usize {
@@ -86,7 +115,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_key_of_an_attribute_with_an_equals_sign_is_that_of_gnu_tar() {
+        assert_eq!(xattr_key(c"user.a=b%25c%"), b"SCHILY.xattr.user.a%3Db%2525c%25");
+        // From a tar that writes a name as it is.
+        assert_eq!(xattr_name(b"SCHILY.xattr.user.50%"), Some(b"user.50%".to_vec()));
+        assert_eq!(xattr_name(b"path"), None);
+    }
+
     proptest! {
+        #[test]
+        fn the_name_of_an_attribute_comes_back(name in "user\\.[a-c=%23D5]{0,20}") {
+            let name = std::ffi::CString::new(name).unwrap();
+            let mut written = Vec::new();
+            push(&mut written, &xattr_key(&name), b"=value=");
+            let (key, value) = records(&written).next().unwrap().unwrap();
+            prop_assert_eq!((xattr_name(key), value), (Some(name.into_bytes()), &b"=value="[..]));
+        }
+
         #[test]
         fn records_are_read_as_they_were_written(
             pairs in proptest::collection::vec(("[a-z.]{1,9}", proptest::collection::vec(any::<u8>(), 0..200)), 0..9),

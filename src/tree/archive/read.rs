@@ -2,46 +2,46 @@
 //!
 //! The target is empty, and nothing else writes there. An archive may name a member twice: the later one takes the
 //! place of the earlier, which is removed and never written through, so that neither a link nor another name of the
-//! same file passes the data on. Directories stay and are filled up. A member's directory is opened beneath the target,
+//! same file passes the data on. A directory that comes again stays and is filled up; one that something else takes the
+//! place of is removed with all in it. A member's directory is opened beneath the target,
 //! component by component, and a link on the way ends the restore.
 //!
 //! Files get their attributes when their data is on the server. A directory gets its own when the work leaves it, and
 //! again if a later member leads back into it: whatever the order of the members, all have the right times in the end,
 //! and no more is held in memory than the directories from the root to the member at hand.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode as OpenMode;
-use rustix::fs::{AtFlags, FileType, Mode, fdatasync, fstat, linkat, mkdirat, mknodat, statat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, fdatasync, fstat, linkat, mkdirat, mknodat, symlinkat};
 
 use super::chain::{self, Chain};
+use super::further::Further;
 use super::member::{self, Kind, Member, Name};
-use super::space::Space;
+use super::placing::{OWNER, PERMISSIONS, finish, is_directory, remove_entry, replacing};
 use super::sparse::Piece;
 use super::stream::Stream;
 use super::{ArchiveError, At as _, CHUNK, Reason, check};
 use crate::beneath;
 use crate::tree::Progress;
-use crate::tree::attributes::{Attributes, Xattr, set_xattrs};
+use crate::tree::access_list;
+use crate::tree::attributes::{Attributes, POSIX_DEFAULT, Xattr, is_user, set_xattrs, size_of_xattrs};
+use crate::tree::memory::{Part, TREES};
+use crate::tree::space::{Space, Writing};
 
 /// A directory that no member describes.
 const DIRECTORY_MODE: u32 = 0o755;
-/// A directory's owner, who may be the driver, must get into it while it is filled.
-const OWNER: u32 = 0o700;
-/// The permissions that an entry is made with. setuid and setgid come when its owner is right.
-const PERMISSIONS: u32 = 0o777;
-/// What the extended attributes of a directory and those above it take at most, in bytes: they wait in memory until the
-/// directories are left.
-const MOST_WAITING: usize = 16 * 1024 * 1024;
-/// What an extended attribute takes besides its name and its value, in bytes, about.
-const XATTR_OVERHEAD: usize = 64;
+/// How many directories are entered again at most, for members that are not in the order in which a tree is walked: so
+/// many, and so many for each member. Nothing else bounds the time that a small archive takes.
+const DETOURS: u64 = 4 * 16 * 1024;
+const DETOURS_OF_MEMBER: u64 = 64;
 /// So many zeroes, where they are aligned, become a hole: the smallest block of the file systems behind NFS.
 const HOLE: usize = 4096;
 const ZEROES: [u8; HOLE] = [0; HOLE];
@@ -62,10 +62,21 @@ pub struct Limits {
 pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Progress) -> Result<(), ArchiveError> {
     let mut stream = Stream::new(archive)?;
     let target = chain::open(target, b".").at("open", b"")?;
+    access_list::remove_inherited(&target).at("remove the inherited access control list of", b"")?;
     let attributes = Attributes::of(&fstat(&target).at("read", b"")?);
-    let chain = Chain::new(&target, Wanted { attributes, xattrs: Vec::new() }).at("open", b"")?;
-    let space = Space::new(target)?;
-    let mut restore = Restore { chain, space, limits, progress, waiting: 0, buffer: vec![0; CHUNK] };
+    let chain = Chain::new(&target, Wanted { attributes, lists: Vec::new() }).at("open", b"")?;
+    let space = Space::new(target.as_fd());
+    let mut restore = Restore {
+        chain,
+        space: &space,
+        limits,
+        progress,
+        waiting: TREES.part(),
+        members: 0,
+        detours: 0,
+        further: Further::default(),
+        buffer: vec![0; CHUNK],
+    };
     while let Some(member) = member::next(&mut stream)? {
         let bytes = restore.member(&mut stream, &member)?;
         progress.add(1, bytes);
@@ -76,28 +87,36 @@ pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Pr
 
 struct Restore<'a> {
     chain: Chain<Wanted>,
-    space: Space,
+    space: &'a Space<'a>,
     limits: Limits,
     progress: &'a Progress,
-    /// What the extended attributes of the directories in the chain take, in bytes.
-    waiting: usize,
+    /// What the access control lists of the directories in the chain take: they wait until those are left.
+    waiting: Part,
+    members: u64,
+    /// How many directories were entered besides those that were members just then.
+    detours: u64,
+    further: Further,
     buffer: Vec<u8>,
 }
 
 /// What a directory gets when the work leaves it: what its member says, or what it had when the work came.
 struct Wanted {
     attributes: Attributes,
-    xattrs: Vec<Xattr>,
+    /// Access control lists. They are set last, for what is made in the directory might inherit them.
+    lists: Vec<Xattr>,
 }
 
 impl Restore<'_> {
     /// Makes a member; gives the bytes in it.
     fn member(&mut self, stream: &mut Stream<'_>, member: &Member) -> Result<u64, ArchiveError> {
         check(self.progress, CONTINUE, member.name.bytes())?;
+        self.members += 1;
         let Some((parent, own)) = member.name.split() else {
             self.leave_to(0)?;
-            self.waiting = 0;
-            *self.chain.state() = self.wanted_by(member)?;
+            let before = std::mem::take(&mut self.chain.state().lists);
+            self.waiting.shrink(size_of_xattrs(&before));
+            let here = self.chain.here().and_then(|here| chain::open(here, b".")).at("open", b"")?;
+            *self.chain.state() = self.wanted_by(member, &here)?;
             return Ok(0);
         };
         self.go_to(parent, &member.name)?;
@@ -112,13 +131,21 @@ impl Restore<'_> {
         Ok(0)
     }
 
-    fn wanted_by(&mut self, member: &Member) -> Result<Wanted, ArchiveError> {
-        self.waiting += size_of_xattrs(&member.xattrs);
-        if self.waiting > MOST_WAITING {
-            let kind = "a directory with more extended attributes, in those above it too, than can be held";
-            return Err(ArchiveError::unsupported(member.name.bytes(), kind));
+    /// What a directory that was just made or found gets when it is left. All else its member says of it is set here.
+    fn wanted_by(&mut self, member: &Member, directory: &OwnedFd) -> Result<Wanted, ArchiveError> {
+        let name = member.name.bytes();
+        let (users, mut lists): (Vec<_>, Vec<_>) = member.xattrs.iter().cloned().partition(is_user);
+        set_xattrs(directory, &users).at("set the extended attributes of", name)?;
+        let mut attributes = member.attributes;
+        if !self.waiting.grow(size_of_xattrs(&lists)) {
+            // What is made in the directory may inherit them, but an archive with so many has one for each entry.
+            // POSIX lists are different: an entry without one must not inherit any, so there are none to be inherited.
+            lists.retain(|(name, _)| name.as_c_str() != POSIX_DEFAULT);
+            attributes.mode = access_list::set_all(directory, &lists, attributes.mode, self.progress)
+                .at("set the access control list of", name)?;
+            lists.clear();
         }
-        Ok(Wanted { attributes: member.attributes, xattrs: member.xattrs.clone() })
+        Ok(Wanted { attributes, lists })
     }
 
     /// Goes to a member's directory, and makes what is missing on the way.
@@ -128,6 +155,10 @@ impl Restore<'_> {
         self.leave_to(common)?;
         for name in names().skip(common) {
             check(self.progress, CONTINUE, member.bytes())?;
+            self.detours += 1;
+            if self.detours > DETOURS + DETOURS_OF_MEMBER * self.members {
+                return Err(ArchiveError::hostile(member.bytes(), "leads back into deep directories once too often"));
+            }
             let here = self.chain.here().at("open the directory of", member.bytes())?;
             let opened = match chain::open(here, name) {
                 Err(Errno::ENOENT) => {
@@ -145,7 +176,7 @@ impl Restore<'_> {
                 opened => opened.at("open the directory of", member.bytes())?,
             };
             let attributes = Attributes::of(&fstat(&opened).at("read the directory of", member.bytes())?);
-            self.chain.enter(name, opened, Wanted { attributes, xattrs: Vec::new() });
+            self.chain.enter(name, opened, Wanted { attributes, lists: Vec::new() });
         }
         Ok(())
     }
@@ -162,18 +193,18 @@ impl Restore<'_> {
 
     fn finish_directory(&mut self) -> Result<(), ArchiveError> {
         let path = self.chain.path().to_vec();
-        let xattrs = std::mem::take(&mut self.chain.state().xattrs);
-        self.waiting = self.waiting.saturating_sub(size_of_xattrs(&xattrs));
-        let attributes = self.chain.state().attributes;
+        let lists = std::mem::take(&mut self.chain.state().lists);
+        self.waiting.shrink(size_of_xattrs(&lists));
+        let mut attributes = self.chain.state().attributes;
         let directory = self.chain.here().at("open", &path)?;
-        set_xattrs(directory, &xattrs).at("set the extended attributes of", &path)?;
+        attributes.mode = access_list::set_all(directory, &lists, attributes.mode, self.progress)
+            .at("set the access control list of", &path)?;
         let has = fstat(directory).at("read", &path)?;
         attributes.set(directory, &has).at("set the attributes of", &path)
     }
 
     fn directory(&mut self, member: &Member, own: &[u8]) -> Result<(), ArchiveError> {
         let name = member.name.bytes();
-        let wanted = self.wanted_by(member)?;
         let here = self.chain.here().at("open the directory of", name)?;
         let mode = Mode::from_raw_mode(member.attributes.mode & PERMISSIONS | OWNER);
         let make = || match mkdirat(here, own, mode).map_err(Reason::errno) {
@@ -182,10 +213,11 @@ impl Restore<'_> {
         };
         let directory = match make() {
             // Something else is in its place.
-            Err(Errno::ELOOP | Errno::ENOTDIR) => remove(here, own).and_then(|()| make()),
+            Err(Errno::ELOOP | Errno::ENOTDIR) => remove_entry(here, own).and_then(|()| make()),
             result => result,
         };
         let directory = directory.at("make the directory", name)?;
+        let wanted = self.wanted_by(member, &directory)?;
         self.chain.enter(own, directory, wanted);
         Ok(())
     }
@@ -205,12 +237,17 @@ impl Restore<'_> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
         let file = replacing(here, own, || beneath::open(here, OsStr::from_bytes(own), flags, mode));
         let file = File::from(file.at("make", name)?);
-        set_xattrs(&file, &member.xattrs).at("set the extended attributes of", name)?;
+        let (users, lists): (Vec<_>, Vec<_>) = member.xattrs.iter().cloned().partition(is_user);
+        set_xattrs(&file, &users).at("set the extended attributes of", name)?;
+        let mut attributes = member.attributes;
+        attributes.mode = access_list::set_all(&file, &lists, attributes.mode, self.progress)
+            .at("set the access control list of", name)?;
         // Before the data: afterwards the server would have to be asked again.
         let has = fstat(&file).at("read", name)?;
         let mut end = 0;
+        let taken = Writing::new(self.space);
         for piece in pieces {
-            end = self.piece(stream, name, &file, *piece)?.max(end);
+            end = self.piece(stream, name, (&file, &taken), *piece)?.max(end);
         }
         member::skip_filling(stream, pieces)?;
         if end < size {
@@ -220,12 +257,18 @@ impl Restore<'_> {
             // What the server has no room for, or cannot write, is told here and nowhere later.
             fdatasync(&file).at("write", name)?;
         }
-        member.attributes.set(&file, &has).at("set the attributes of", name)?;
+        attributes.set(&file, &has).at("set the attributes of", name)?;
         Ok(size)
     }
 
     /// Writes a piece of a file, without its zeroes. Gives where the file ends now.
-    fn piece(&mut self, stream: &mut Stream<'_>, name: &[u8], file: &File, piece: Piece) -> Result<u64, ArchiveError> {
+    fn piece(
+        &mut self,
+        stream: &mut Stream<'_>,
+        name: &[u8],
+        (file, taken): (&File, &Writing<'_>),
+        piece: Piece,
+    ) -> Result<u64, ArchiveError> {
         let mut end = 0;
         let mut at = piece.offset;
         let mut left = piece.length;
@@ -239,9 +282,13 @@ impl Restore<'_> {
             };
             stream.fill(chunk)?;
             for (offset, data) in data(at, chunk) {
-                self.space.bytes(data.len() as u64)?;
+                taken.bytes(data.len() as u64)?;
                 file.write_all_at(data, offset).at("write", name)?;
                 end = offset + data.len() as u64;
+            }
+            if taken.is_much() {
+                fdatasync(file).at("write", name)?;
+                taken.flushed();
             }
             at += length;
             left -= length;
@@ -265,6 +312,10 @@ impl Restore<'_> {
         match replacing(here, own, || linkat(&place, target, here, own, AtFlags::empty())) {
             Err(Errno::ENOENT) => fail("is a hard link to a name that no earlier member has"),
             Err(Errno::EPERM) if is_directory(&place, target) => fail("is a hard link to a directory"),
+            Err(Errno::EMLINK) => {
+                let first = (to, place.as_fd(), target);
+                self.further.link(&mut self.chain, (name, own), first, self.space, self.progress)
+            }
             made => made.at("make the hard link", name.bytes()),
         }
     }
@@ -288,15 +339,15 @@ impl Restore<'_> {
             return Err(ArchiveError::unsupported(name, "a device node, which this archive may not make"));
         }
         let here = self.chain.here().at("open the directory of", name)?;
-        let mode = Mode::from_raw_mode(member.attributes.mode & PERMISSIONS);
+        let mut attributes = member.attributes;
+        for list in member.xattrs.iter().filter(|xattr| !is_user(xattr)) {
+            attributes.mode = access_list::give_up(attributes.mode, list, self.progress);
+        }
+        let mode = Mode::from_raw_mode(attributes.mode & PERMISSIONS);
         let number = rustix::fs::makedev(major, minor);
         replacing(here, own, || mknodat(here, own, kind, mode, number)).at("make the special file", name)?;
-        finish(here, own, &member.attributes).at("set the attributes of", name)
+        finish(here, own, &attributes).at("set the attributes of", name)
     }
-}
-
-fn size_of_xattrs(xattrs: &[Xattr]) -> usize {
-    xattrs.iter().map(|(name, value)| name.as_bytes().len() + value.len() + XATTR_OVERHEAD).sum()
 }
 
 /// The data of a chunk at its places in the file: everything but the aligned blocks that are all zeroes.
@@ -321,34 +372,4 @@ fn data(at: u64, chunk: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
         }
         (begin < next).then(|| (at + begin as u64, &chunk[begin..next]))
     })
-}
-
-/// Makes an entry; what has its name already is removed first, if it is no directory with something in it.
-fn replacing<T, E: Reason>(directory: BorrowedFd<'_>, name: &[u8], make: impl Fn() -> Result<T, E>) -> nix::Result<T> {
-    match make().map_err(Reason::errno) {
-        Err(Errno::EEXIST | Errno::ELOOP) => {
-            remove(directory, name)?;
-            make().map_err(Reason::errno)
-        }
-        result => result,
-    }
-}
-
-fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> nix::Result<()> {
-    match unlinkat(directory, name, AtFlags::empty()).map_err(Reason::errno) {
-        Err(Errno::EISDIR | Errno::EPERM) => unlinkat(directory, name, AtFlags::REMOVEDIR).map_err(Reason::errno),
-        removed => removed,
-    }
-}
-
-/// Gives an entry that is not opened its attributes.
-fn finish(directory: BorrowedFd<'_>, name: &[u8], attributes: &Attributes) -> rustix::io::Result<()> {
-    let has = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    let name = CString::new(name).map_err(|_| rustix::io::Errno::INVAL)?;
-    attributes.set_at(directory, &name, &has)
-}
-
-fn is_directory(directory: &OwnedFd, name: &[u8]) -> bool {
-    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }

@@ -9,7 +9,7 @@
 //! grows, filled up with zeroes if it shrinks. One that is removed while it is read is filled up too, and counted; if
 //! another file has its name by then, that one is archived as well, and takes its place when the archive is read.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -17,18 +17,20 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, readlinkat, statat, statx};
 use tar::EntryType;
 use zstd::zstd_safe::CParameter;
 
 use super::chain::Chain;
 use super::head::Head;
-use super::link_table::{Links, Name};
+use super::link_table::{Identity, Links, Name};
 use super::listing::{self, Listing, is_gone, is_lost, is_there};
 use super::sparse::{self, Piece};
 use super::{ArchiveError, At as _, BLOCK, CHUNK, DEEPEST, LONGEST_EXTENSION, Reason, check, padding};
 use crate::beneath;
+use crate::tree::access_list;
 use crate::tree::attributes::xattrs;
+use crate::tree::memory::TREES;
 use crate::tree::walk::look_again;
 use crate::tree::{Progress, is_own};
 
@@ -55,14 +57,22 @@ pub fn write(
     encoder.include_checksum(true).at(WRITE, b"")?;
     encoder.multithread(WORKERS).at(WRITE, b"")?;
     encoder.set_parameter(CParameter::JobSize(SHARE)).at(WRITE, b"")?;
-    let mut archive = Archive {
-        output: BufWriter::with_capacity(CHUNK, encoder),
-        own,
-        links: Links::default(),
-        file_system: None,
-        buffer: vec![0; CHUNK],
-        progress,
-    };
+    let output = write_plain(source, own, BufWriter::with_capacity(CHUNK, encoder), progress)?;
+    let encoder = output.into_inner().map_err(io::IntoInnerError::into_error).at(WRITE, b"")?;
+    let mut counted = encoder.finish().at(WRITE, b"")?;
+    counted.flush().at(WRITE, b"")?;
+    Ok(counted.bytes)
+}
+
+/// The same without compression and in small pieces; gives `output` back.
+pub(super) fn write_plain<W: Write>(
+    source: impl AsFd,
+    own: Option<u64>,
+    output: W,
+    progress: &Progress,
+) -> Result<W, ArchiveError> {
+    let links = Links::new(&TREES);
+    let mut archive = Archive { output, own, links, file_system: None, buffer: vec![0; CHUNK], progress };
     let mut chain = Chain::new(source, Listing::default()).at("open", b"")?;
     archive.root(&mut chain)?;
     let mut names = Vec::with_capacity(listing::NAMES);
@@ -79,10 +89,7 @@ pub fn write(
         return Err(ArchiveError::tree("look at", b"", Errno::ESTALE));
     }
     archive.put(&[0; 2 * BLOCK])?;
-    let encoder = archive.output.into_inner().map_err(io::IntoInnerError::into_error).at(WRITE, b"")?;
-    let mut counted = encoder.finish().at(WRITE, b"")?;
-    counted.flush().at(WRITE, b"")?;
-    Ok(counted.bytes)
+    Ok(archive.output)
 }
 
 const WRITE: &str = "write the archive of";
@@ -108,7 +115,7 @@ impl<W: Write> Write for Counted<W> {
 }
 
 struct Archive<'a, W: Write> {
-    output: BufWriter<zstd::Encoder<'static, Counted<W>>>,
+    output: W,
     /// The driver's own folder.
     own: Option<u64>,
     links: Links,
@@ -152,6 +159,11 @@ impl<W: Write> Archive<'_, W> {
             path.push(b'/');
         }
         path.extend_from_slice(name.to_bytes());
+        if chain.depth() + 1 > DEEPEST {
+            let kind = "below more directories than an archive may have";
+            return Err(ArchiveError::unsupported(&path, kind));
+        }
+        self.links.replace(&path);
         let mut before = None;
         for _ in 0..LOOKS {
             let gone = match self.entry_as_it_is(chain, name, &path) {
@@ -174,9 +186,18 @@ impl<W: Write> Archive<'_, W> {
 
     fn entry_as_it_is(&mut self, chain: &mut Chain<Listing>, name: &CString, path: &[u8]) -> Result<(), Unarchived> {
         let parent = chain.here().unless_gone("open the directory of", path)?;
-        let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT).unless_gone("read", path)?;
+        let mut stat =
+            statat(parent, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT).unless_gone("read", path)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(kind, FileType::Directory | FileType::RegularFile | FileType::Symlink) {
+            let place = open(parent, name, OFlag::O_PATH).unless_gone("open", path)?;
+            stat.st_mode = access_list::mode_of_special(place, stat.st_mode, self.progress)
+                .unless_gone("read the access control list of", path)?;
+        }
         let head = |kind| Head::new(path, kind, &stat);
-        let bytes = match FileType::from_raw_mode(stat.st_mode) {
+        let is_file = matches!(kind, FileType::Directory | FileType::RegularFile);
+        let identity = if is_file { None } else { self.identity(parent, name, path, &stat)? };
+        let bytes = match kind {
             FileType::Directory => return self.directory(chain, name, path.to_vec()),
             FileType::RegularFile => {
                 let file = open(parent, name, OFlag::O_NONBLOCK).unless_gone("open", path)?;
@@ -184,12 +205,16 @@ impl<W: Write> Archive<'_, W> {
             }
             FileType::Symlink => {
                 let target = readlinkat(parent, name, Vec::new()).unless_gone("read", path)?;
-                self.other(&Head { link: target.as_bytes(), ..head(EntryType::Symlink) }, &stat)?
+                self.other(&Head { link: target.as_bytes(), ..head(EntryType::Symlink) }, &stat, identity)?
             }
-            FileType::Fifo => self.other(&head(EntryType::Fifo), &stat)?,
-            FileType::Socket => self.other(&Head { is_socket: true, ..head(EntryType::Regular) }, &stat)?,
-            FileType::CharacterDevice => self.other(&Head { device: stat.st_rdev, ..head(EntryType::Char) }, &stat)?,
-            FileType::BlockDevice => self.other(&Head { device: stat.st_rdev, ..head(EntryType::Block) }, &stat)?,
+            FileType::Fifo => self.other(&head(EntryType::Fifo), &stat, identity)?,
+            FileType::Socket => self.other(&Head { is_socket: true, ..head(EntryType::Regular) }, &stat, identity)?,
+            FileType::CharacterDevice => {
+                self.other(&Head { device: stat.st_rdev, ..head(EntryType::Char) }, &stat, identity)?
+            }
+            FileType::BlockDevice => {
+                self.other(&Head { device: stat.st_rdev, ..head(EntryType::Block) }, &stat, identity)?
+            }
             FileType::Unknown => return Err(ArchiveError::unsupported(path, "of a type that is not known").into()),
         };
         self.progress.add(1, bytes);
@@ -197,10 +222,6 @@ impl<W: Write> Archive<'_, W> {
     }
 
     fn directory(&mut self, chain: &mut Chain<Listing>, name: &CString, mut path: Vec<u8>) -> Result<(), Unarchived> {
-        if chain.depth() + 1 > DEEPEST {
-            let kind = "below more directories than an archive may have";
-            return Err(ArchiveError::unsupported(&path, kind).into());
-        }
         let parent = chain.here().unless_gone("open the directory of", &path)?;
         let directory = open(parent, name, OFlag::O_DIRECTORY).unless_gone("open", &path)?;
         let stat = fstat(&directory).unless_gone("read", &path)?;
@@ -224,13 +245,14 @@ impl<W: Write> Archive<'_, W> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Unarchived::Gone(Errno::ENOENT));
         }
-        if self.is_linked(path, &stat)? {
+        let identity = self.identity(file, c"", path, &stat)?;
+        if self.is_linked(path, &stat, identity)? {
             return Ok(0);
         }
         let archived = self.content(file, path, &stat);
-        if archived.is_err() {
+        if let (Err(_), Some(identity)) = (&archived, identity) {
             // Its further names may lead to no member that is not whole.
-            self.links.forget(stat.st_ino);
+            self.links.forget(identity);
         }
         archived
     }
@@ -296,29 +318,35 @@ impl<W: Write> Archive<'_, W> {
     }
 
     /// Archives what has no content.
-    fn other(&mut self, head: &Head<'_>, stat: &Stat) -> Result<u64, ArchiveError> {
-        if !self.is_linked(head.path, stat)? {
+    fn other(&mut self, head: &Head<'_>, stat: &Stat, identity: Option<Identity>) -> Result<u64, ArchiveError> {
+        if !self.is_linked(head.path, stat, identity)? {
             self.head(head)?;
         }
         Ok(0)
     }
 
+    /// What tells an entry with several names, or the open file if `name` is empty; `None` for one with a single name.
+    fn identity(&self, at: impl AsFd, name: &CStr, path: &[u8], stat: &Stat) -> Result<Option<Identity>, Unarchived> {
+        // A file of another file system that is mounted on one has no other names here.
+        if stat.st_nlink < 2 || self.file_system != Some(stat.st_dev) {
+            return Ok(None);
+        }
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let again = statx(at, name, flags, wanted).unless_gone("read", path)?;
+        if again.stx_ino == stat.st_ino {
+            Ok(Some(self.links.identity(&again)))
+        } else {
+            Err(Unarchived::Gone(Errno::ENOENT))
+        }
+    }
+
     /// Whether this is one more name of a file that is archived already; that is archived then.
-    fn is_linked(&mut self, path: &[u8], stat: &Stat) -> Result<bool, ArchiveError> {
+    fn is_linked(&mut self, path: &[u8], stat: &Stat, identity: Option<Identity>) -> Result<bool, ArchiveError> {
+        let Some(identity) = identity else { return Ok(false) };
         #[allow(clippy::useless_conversion, reason = "the number of links has another width on other architectures")]
         let names = u64::from(stat.st_nlink);
-        if names < 2 {
-            return Ok(false);
-        }
-        // A file of another file system that is mounted on one has no other names here.
-        if self.file_system != Some(stat.st_dev) {
-            return Ok(false);
-        }
-        let Name::Further(link) = self.links.note(stat.st_ino, names, path) else { return Ok(false) };
-        // The directory gave the name twice.
-        if link == path {
-            return Ok(false);
-        }
+        let Name::Further(link) = self.links.note(identity, names, path) else { return Ok(false) };
         self.head(&Head { link: &link, ..Head::new(path, EntryType::Link, stat) })?;
         Ok(true)
     }

@@ -13,7 +13,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::fs::{fgetxattr, fstatfs};
 use rustix::io::{Errno, Result};
 
-use crate::tree::attributes::Xattr;
+use crate::tree::access_list;
+use crate::tree::attributes::{NFS4, Xattr};
 
 /// What statfs(2) says of NFS.
 const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
@@ -22,6 +23,16 @@ const MOST: usize = 1024;
 
 /// Permissions of a file or a directory, and the list that goes with them by itself.
 type Plain = (u32, bool, Vec<u8>);
+
+/// What came of giving an entry a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    /// It had it already.
+    Had,
+    Set,
+    /// Its file system takes none of the kind.
+    Refused,
+}
 
 /// What is known of one file system: the lists that need no setting there, and whether it is NFS.
 #[derive(Debug, Default)]
@@ -41,8 +52,25 @@ impl FileSystem {
         self.known().contains(&(mode, is_directory, list.clone()))
     }
 
+    /// Gives an open `entry` with these permissions this list, if it lacks it.
+    pub(super) fn give(
+        &self,
+        entry: impl AsFd,
+        mode: u32,
+        is_directory: bool,
+        list: &Xattr,
+        is_new: bool,
+    ) -> Result<Given> {
+        // No new entry has a POSIX list, for there is none to inherit.
+        let may_have = !is_new || list.0.as_c_str() == NFS4;
+        if may_have && !self.lacks(&entry, mode, is_directory, list, is_new)? {
+            return Ok(Given::Had);
+        }
+        Ok(if access_list::set(entry, list)? { Given::Set } else { Given::Refused })
+    }
+
     /// Whether an open `entry` with these permissions lacks this list. One that `is_new` is remembered.
-    pub(super) fn lacks(
+    fn lacks(
         &self,
         entry: impl AsFd,
         mode: u32,
@@ -53,9 +81,7 @@ impl FileSystem {
         let mut has = Vec::with_capacity(64 * 1024);
         match fgetxattr(entry, name, rustix::buffer::spare_capacity(&mut has)) {
             Ok(_) if has == *list => {}
-            Ok(_) | Err(Errno::NODATA) => return Ok(true),
-            // Nothing can be set where there are none.
-            Err(Errno::NOTSUP) => return Ok(false),
+            Ok(_) | Err(Errno::NODATA | Errno::NOTSUP) => return Ok(true),
             Err(errno) => return Err(errno),
         }
         let mut known = self.known();

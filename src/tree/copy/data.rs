@@ -7,10 +7,11 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use rustix::fs::{AtFlags, SeekFrom, Stat, StatxFlags, copy_file_range, ftruncate, ioctl_ficlone, seek, statx};
+use rustix::fs::{AtFlags, SeekFrom, Stat, StatxFlags, copy_file_range, fsync, ftruncate, ioctl_ficlone, seek, statx};
 use rustix::io::{Errno, pread, pwrite};
 
 use crate::tree::Progress;
+use crate::tree::space::{NoSpace, Space, Writing};
 
 /// What the server copies at once: progress is told, and a stop heeded, in between. Each costs two round trips besides.
 const PIECE: u64 = 128 * 1024 * 1024;
@@ -27,18 +28,16 @@ const CLONES_NOT: u8 = 2;
 
 /// The ways that work between the source's file system and the target's, as far as they were tried.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
+pub(in crate::tree) struct Ways {
     clones: AtomicU8,
     no_ranges: AtomicBool,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copied {
+pub(in crate::tree) enum Copied {
     /// All is on the server.
-    Cloned,
-    /// It may still be on its way.
-    Written,
+    Done,
     /// The source vanished meanwhile.
     Gone,
     /// It was to stop, and did.
@@ -47,23 +46,32 @@ pub(super) enum Copied {
 
 type Result<T> = std::result::Result<T, (&'static str, Errno)>;
 
+/// What an error says of an entry for which there is no space.
+pub(super) fn no_space(reason: NoSpace) -> (&'static str, Errno) {
+    match reason {
+        NoSpace::Bytes { .. } | NoSpace::Entries => ("find space for", Errno::NOSPC),
+        NoSpace::Unknown(errno) => ("ask for the free space for", Errno::from_raw_os_error(errno as i32)),
+    }
+}
+
 impl Ways {
     /// Copies what `source` holds, as `stat` tells it, into the empty file `target`.
-    pub(super) fn copy(
+    pub(in crate::tree) fn copy(
         &self,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
         stat: &Stat,
-        progress: &Progress,
+        (space, progress): (&Space<'_>, &Progress),
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Copied> {
         let size = stat.st_size.unsigned_abs();
-        let content = Content { ways: self, source, target, progress, is_stopped };
+        let space = Writing::new(space);
+        let content = Content { ways: self, source, target, space, progress, is_stopped };
         let copied = if size == 0 {
-            Ok(Copied::Cloned)
+            Ok(Copied::Done)
         } else if self.clone(source, target)? {
             progress.add(0, size);
-            Ok(Copied::Cloned)
+            Ok(Copied::Done)
         } else {
             content.copy(size, stat.st_blocks.unsigned_abs() * 512 < size)
         };
@@ -104,6 +112,7 @@ struct Content<'a> {
     ways: &'a Ways,
     source: BorrowedFd<'a>,
     target: BorrowedFd<'a>,
+    space: Writing<'a>,
     progress: &'a Progress,
     is_stopped: &'a dyn Fn() -> bool,
 }
@@ -128,9 +137,20 @@ impl Content<'_> {
                 if is_sparse {
                     ftruncate(self.target, end).map_err(|errno| ("set the size of", errno))?;
                 }
-                Ok(Copied::Written)
+                self.flush().map(|()| Copied::Done)
             }
         }
+    }
+
+    /// On a mount that gives up, an error of the server is told here and nowhere else.
+    fn flush(&self) -> Result<()> {
+        fsync(self.target).map_err(|errno| ("write", errno))?;
+        self.space.flushed();
+        Ok(())
+    }
+
+    fn flush_much(&self) -> Result<()> {
+        if self.space.is_much() { self.flush() } else { Ok(()) }
     }
 
     /// Copies the data between the holes.
@@ -170,13 +190,15 @@ impl Content<'_> {
                 return self.read_and_write(at, to, false);
             }
             let (mut read, mut written) = (at, at);
-            let length = usize::try_from((to - at).min(PIECE)).unwrap_or(usize::MAX);
+            let length = self.space.some_bytes((to - at).min(PIECE)).map_err(no_space)?;
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
             match copy_file_range(self.source, Some(&mut read), self.target, Some(&mut written), length) {
                 // The file was cut, or the file system cannot and does not say so: reading tells.
                 Ok(0) | Err(Errno::PERM | Errno::TXTBSY) => return self.read_and_write(at, to, false),
                 Ok(copied) => {
                     at += copied as u64;
                     self.progress.add(0, copied as u64);
+                    self.flush_much()?;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOSYS) => {
@@ -210,6 +232,7 @@ impl Content<'_> {
             }
             at += read as u64;
             self.progress.add(0, read as u64);
+            self.flush_much()?;
         }
         Ok(Reached::End(at))
     }
@@ -232,6 +255,7 @@ impl Content<'_> {
     }
 
     fn write(&self, data: &[u8], at: u64) -> Result<()> {
+        self.space.bytes(data.len() as u64).map_err(no_space)?;
         let mut written = 0;
         while written < data.len() {
             match pwrite(self.target, &data[written..], at + written as u64) {
@@ -259,8 +283,8 @@ mod tests {
         let ways = Ways { clones: AtomicU8::new(CLONES_NOT), no_ranges: AtomicBool::new(true) };
         let looks = Cell::new(0);
         let is_stopped = || looks.replace(looks.get() + 1) == 3;
-        let progress = Progress::default();
-        let copied = ways.copy(source.as_fd(), target.as_fd(), &stat, &progress, &is_stopped);
+        let (space, progress) = (Space::new(target.as_fd()), Progress::default());
+        let copied = ways.copy(source.as_fd(), target.as_fd(), &stat, (&space, &progress), &is_stopped);
         assert_eq!(copied, Ok(Copied::Stopped));
         assert!(progress.bytes() > 0 && progress.bytes() < 4 * BUFFER);
     }

@@ -15,10 +15,12 @@ use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, chmodat, fchmod, fstat, mkdirat, openat, seek};
 use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
 
-use super::acl::FileSystem;
+use super::acl::{FileSystem, Given};
 use super::{Copy, Place, Spot, failed};
 use crate::tree::TreeError;
-use crate::tree::attributes::{Attributes, Xattr, is_user, set_xattrs, xattrs};
+use crate::tree::access_list;
+use crate::tree::attributes::{Attributes, Xattr, is_user, set_xattrs, size_of_xattrs, xattrs};
+use crate::tree::memory::{Memory, Part, TREES};
 use crate::tree::walk::{self, Node};
 
 /// Directories that are kept open: two descriptors each, or three.
@@ -59,15 +61,41 @@ pub(super) struct Entered {
     /// Made just now; not one that was there because the directory above gave its name twice.
     is_new: bool,
     attributes: Attributes,
-    /// Access control lists. They are set last, for what is made in the directory might inherit them.
-    lists: Vec<Xattr>,
+    /// They are set last, for what is made in the directory might inherit them.
+    lists: Lists,
     /// The copy as it was made.
     has: Stat,
 }
 
+/// The access control lists of a directory until it is finished.
+#[derive(Clone, Debug)]
+pub(super) enum Lists {
+    None,
+    /// A directory that has those of the one above, because it inherited them, shares them.
+    Held(Arc<(Vec<Xattr>, Part)>),
+    /// There is no memory for them: they are read once more.
+    InSource,
+}
+
+impl Lists {
+    /// Holds a directory's lists, in the memory that is left; `above` is the directory it is in.
+    pub(super) fn new(lists: Vec<Xattr>, above: Option<&Entered>, memory: &'static Memory) -> Self {
+        if lists.is_empty() {
+            return Self::None;
+        }
+        match above.map(|above| &above.lists) {
+            Some(Self::Held(held)) if held.0 == lists => Self::Held(Arc::clone(held)),
+            _ => match memory.take(size_of_xattrs(&lists)) {
+                Some(part) => Self::Held(Arc::new((lists, part))),
+                None => Self::InSource,
+            },
+        }
+    }
+}
+
 impl Entered {
     /// `has` is the copy as it was made.
-    pub(super) fn new(source: &Stat, attributes: Attributes, has: Stat, is_new: bool, lists: Vec<Xattr>) -> Self {
+    pub(super) fn new(source: &Stat, attributes: Attributes, has: Stat, is_new: bool, lists: Lists) -> Self {
         Self { source: id(source), is_new, attributes, lists, has }
     }
 
@@ -187,7 +215,10 @@ impl Tree {
         let earlier = target.earlier.and_then(|earlier| earlier_directory(earlier.directory, c"."));
         let (users, lists): (Vec<_>, _) = xattrs.into_iter().partition(is_user);
         set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
+        let inherited = readable(&place).and_then(access_list::remove_inherited);
+        inherited.map_err(failed("remove the inherited access control list of the copy of"))?;
         let has = fstat(&place).map_err(failed("enter the copy of"))?;
+        let lists = Lists::new(lists, None, &TREES);
         let entered = Entered::new(&stat, Attributes::of(&stat), has, true, lists);
         let root = Node::root(State::default());
         root.data.enter(entered);
@@ -362,28 +393,77 @@ impl AsFd for Target {
 }
 
 impl Copy<'_> {
+    /// The access control lists of a directory of the source. One that is gone meanwhile is an error: without its lists
+    /// its copy might be open to others than it was.
+    fn lists_again(&self, directory: &Arc<Directory>) -> std::result::Result<Vec<Xattr>, TreeError> {
+        let failed = |errno| failed("read the access control list of", directory.path(), errno);
+        let open = self.tree.open(directory, &self.kept)?.ok_or_else(|| failed(Errno::STALE))?;
+        Ok(xattrs(&open.source).map_err(failed)?.into_iter().filter(|xattr| !is_user(xattr)).collect())
+    }
+
     /// Gives a directory's copy its attributes: nothing in it changes any more.
     pub(super) fn finish(
         &self,
-        directory: &Directory,
+        directory: &Arc<Directory>,
         entered: &Entered,
         target: &Target,
     ) -> std::result::Result<(), TreeError> {
         let failed = |what| move |errno| failed(what, directory.path(), errno);
         let Entered { attributes, has, is_new, lists, .. } = entered;
+        let read_again;
+        let lists = match lists {
+            Lists::None => &[],
+            Lists::Held(held) => held.0.as_slice(),
+            Lists::InSource => {
+                read_again = self.lists_again(directory)?;
+                read_again.as_slice()
+            }
+        };
         let is_plain = |list: &&Xattr| *is_new && self.file_system.is_plain(attributes.mode, true, list);
         let lists: Vec<&Xattr> = lists.iter().filter(|list| !is_plain(list)).collect();
         // Before it has its permissions, which may forbid it.
         let opened = if lists.is_empty() { None } else { Some(readable(target).map_err(failed("open the copy of"))?) };
         attributes.set_directory(target, has).map_err(failed("set the owner and the permissions of"))?;
+        let mut mode = attributes.mode;
         for (list, opened) in lists.into_iter().zip(opened.iter().cycle()) {
-            let lacks = self.file_system.lacks(opened, attributes.mode, true, list, *is_new);
-            if lacks.map_err(failed("read the access control list of the copy of"))? {
-                set_xattrs(opened, [list]).map_err(failed("set the access control list of"))?;
-                // A list says nothing of setgid and the sticky bit, and may drop them.
-                fchmod(opened, Mode::from_raw_mode(attributes.mode)).map_err(failed("set the permissions of"))?;
+            let given = self.file_system.give(opened, attributes.mode, true, list, *is_new);
+            match given.map_err(failed("set the access control list of"))? {
+                Given::Had => continue,
+                // It says nothing of setgid and the sticky bit, and may drop them.
+                Given::Set => {}
+                Given::Refused => match access_list::give_up(mode, list, self.progress) {
+                    narrowed if narrowed == mode => continue,
+                    narrowed => mode = narrowed,
+                },
             }
+            fchmod(opened, Mode::from_raw_mode(mode)).map_err(failed("set the permissions of"))?;
         }
         attributes.set_directory_times(target).map_err(failed("set the times of"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_that_are_inherited_are_held_once_and_others_within_the_limit() {
+        static MEMORY: Memory = Memory::new(1 << 20);
+        let folder = tempfile::tempdir().unwrap();
+        let stat = fstat(std::fs::File::open(folder.path()).unwrap()).unwrap();
+        let lists = |byte: u8| vec![(c"system.nfs4_acl".to_owned(), vec![byte; 50_000])];
+        let enter = |lists| Entered::new(&stat, Attributes::of(&stat), stat, true, lists);
+        let mut chain = vec![enter(Lists::new(lists(0), None, &MEMORY))];
+        for _ in 0..8000 {
+            chain.push(enter(Lists::new(lists(0), chain.last(), &MEMORY)));
+        }
+        assert!(chain.iter().all(|entered| matches!(entered.lists, Lists::Held(_))));
+        for depth in 0..100 {
+            chain.push(enter(Lists::new(lists(1 + depth % 2), chain.last(), &MEMORY)));
+        }
+        let held = chain[8001..].iter().filter(|entered| matches!(entered.lists, Lists::Held(_))).count();
+        assert_eq!(held, 19);
+        drop(chain);
+        assert!(MEMORY.take(1 << 20).is_some());
     }
 }

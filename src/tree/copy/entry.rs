@@ -7,16 +7,18 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::fcntl::OFlag;
-use rustix::fs::{AtFlags, FileType, Mode, Stat, fstat, fsync, mknodat, readlinkat, statat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, Stat, fstat, mknodat, readlinkat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::data::Copied;
+use super::acl::Given;
+use super::data::{Copied, no_space};
 use super::directory::{Entered, State};
 use super::earlier::{self, is_copy};
 use super::links::{Inode, Taken};
 use super::vanished::{LACKS, is_gone};
 use super::{CONTINUE, Copy, Hand, Piece, Spot, Task, cannot_open, links};
-use crate::tree::attributes::{Attributes, Xattr, is_user, replace_user_xattrs, set_xattrs, xattrs};
+use crate::tree::access_list;
+use crate::tree::attributes::{Attributes, Xattr, is_user, replace_xattrs, set_xattrs, xattrs};
 use crate::tree::{SourceKind, TreeError, walk};
 
 /// How often an entry is looked at that is another thing each time.
@@ -128,11 +130,20 @@ impl<'a> Copy<'a> {
         inode: Option<&Inode>,
         worker: &Hand<'a, '_, '_>,
     ) -> Result<Outcome, TreeError> {
+        self.take_space(spot)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
             self.file(spot, source, stat, inode, worker)
         } else {
             self.special(spot, source, stat)
         }
+    }
+
+    /// Takes space for an entry that is about to be made.
+    pub(super) fn take_space(&self, spot: &Spot<'_>) -> Result<(), TreeError> {
+        self.space.entry().map_err(|reason| {
+            let (what, errno) = no_space(reason);
+            spot.failed(what, errno)
+        })
     }
 
     fn file(
@@ -154,11 +165,10 @@ impl<'a> Copy<'a> {
             return Ok(Outcome::Copied);
         }
         let Some((target, has)) = make_file(spot, stat)? else { return Ok(Outcome::There) };
-        let copied = self.ways.copy(source.as_fd(), target.as_fd(), stat, self.progress, &|| self.is_stopped(worker));
+        let with = (&self.space, self.progress);
+        let copied = self.ways.copy(source.as_fd(), target.as_fd(), stat, with, &|| self.is_stopped(worker));
         match copied {
-            Ok(Copied::Cloned) => {}
-            // On a mount that gives up, an error of the server is told here and nowhere else.
-            Ok(Copied::Written) => fsync(&target).map_err(|errno| spot.failed("write", errno))?,
+            Ok(Copied::Done) => {}
             Ok(Copied::Stopped) => return Err(spot.failed(CONTINUE, Errno::CANCELED)),
             Ok(Copied::Gone) => {
                 return match unlinkat(spot.target(), spot.name, AtFlags::empty()) {
@@ -183,25 +193,23 @@ impl<'a> Copy<'a> {
         is_new: bool,
     ) -> Result<(), TreeError> {
         let failed = |what| move |errno| spot.failed(what, errno);
-        let attributes = Attributes::of(stat);
+        let mut attributes = Attributes::of(stat);
+        let mode = attributes.mode;
         if !is_new {
-            replace_user_xattrs(target, xattrs).map_err(failed("set the extended attributes of"))?;
+            replace_xattrs(target, xattrs).map_err(failed("set the extended attributes of"))?;
         }
         for xattr in xattrs {
             if is_user(xattr) {
                 if is_new {
                     set_xattrs(target, [xattr]).map_err(failed("set the extended attributes of"))?;
                 }
-            } else if !(is_new && self.file_system.is_plain(attributes.mode, false, xattr))
-                && self
-                    .file_system
-                    .lacks(target, attributes.mode, false, xattr, is_new)
-                    .map_err(failed("read the access control list of the copy of"))?
-            {
-                set_xattrs(target, [xattr]).map_err(failed("set the access control list of"))?;
-                if !is_new {
+            } else if !(is_new && self.file_system.is_plain(mode, false, xattr)) {
+                let given = self.file_system.give(target, mode, false, xattr, is_new);
+                match given.map_err(failed("set the access control list of"))? {
                     // A list says nothing of setuid and setgid, and may drop them.
-                    has = fstat(target).map_err(failed("look at the copy of"))?;
+                    Given::Set if !is_new => has = fstat(target).map_err(failed("look at the copy of"))?,
+                    Given::Had | Given::Set => {}
+                    Given::Refused => attributes.mode = access_list::give_up(attributes.mode, xattr, self.progress),
                 }
             }
         }
@@ -219,11 +227,19 @@ impl<'a> Copy<'a> {
             _ => None,
         };
         let failed = |what| move |errno| spot.failed(what, errno);
+        let mut attributes = Attributes::of(stat);
+        if kind != FileType::Symlink {
+            match access_list::mode_of_special(source, attributes.mode, self.progress) {
+                Ok(mode) => attributes.mode = mode,
+                Err(errno) if is_gone(errno) => return Ok(Outcome::Gone(errno)),
+                Err(errno) => return Err(spot.failed("read the access control list of", errno)),
+            }
+        }
         let create = || {
             if let Some(leads_to) = &leads_to {
                 return symlinkat(leads_to, spot.target(), spot.name);
             }
-            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 & !SET_ID);
+            let mode = Mode::from_raw_mode(attributes.mode & !SET_ID);
             mknodat(spot.target(), spot.name, kind, mode, stat.st_rdev)
         };
         let mut made = create();
@@ -239,7 +255,7 @@ impl<'a> Copy<'a> {
         made.map_err(failed("make"))?;
         let set = || {
             let has = statat(spot.target(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
-            Attributes::of(stat).set_at(spot.target(), spot.name, &has)
+            attributes.set_at(spot.target(), spot.name, &has)
         };
         set().map_err(failed("set the attributes of"))?;
         self.progress.add(u64::from(is_new), 0);

@@ -20,6 +20,7 @@ mod vanished;
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +30,8 @@ use rustix::fs::{FileType, Stat, fstat};
 use rustix::io::Errno;
 
 pub use self::acl::FileSystem;
-use self::data::Ways;
-use self::directory::{Directory, Entered, Kept, Open, Target, Tree};
+pub(super) use self::data::{Copied, Ways};
+use self::directory::{Directory, Entered, Kept, Lists, Open, Target, Tree};
 pub use self::earlier::Earlier;
 pub use self::links::Links;
 use self::turns::Turns;
@@ -38,8 +39,10 @@ pub(super) use self::vanished::LACKS;
 use self::vanished::is_gone;
 use super::attributes::{Attributes, Xattr, is_user, xattrs};
 use super::effort::{Effort, Work, Worker};
+use super::memory::TREES;
+use super::space::Space;
 use super::walk::{self, Entry};
-use super::{Progress, SourceKind, TreeError, is_own};
+use super::{Progress, SourceKind, TreeError, is_own, shown};
 use crate::reason::errno_of;
 
 /// So many entries are worth a worker of their own.
@@ -69,7 +72,7 @@ pub struct Place<'a> {
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
 /// `source` is open for reading, and from its beginning; its position moves. The folder of links is removed when all is
-/// there. `file_system` is what is known of the target's file system.
+/// there. `file_system` is what is known of the target's file system. A margin of its free space is left to others.
 ///
 /// # Errors
 /// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV:
@@ -99,6 +102,7 @@ struct Copy<'a> {
     /// The entries that are being copied: each by the number of its directory's copy, and its name.
     names: Turns<(u64, CString)>,
     links: links::Folder<'a>,
+    space: Space<'a>,
     ways: Ways,
     file_system: &'a FileSystem,
     progress: &'a Progress,
@@ -147,9 +151,8 @@ impl Spot<'_> {
     }
 }
 
-fn failed(what: &'static str, path: PathBuf, errno: Errno) -> TreeError {
-    let path = if path.as_os_str().is_empty() { ".".into() } else { path };
-    TreeError { what, path, errno: errno_of(errno) }
+pub(super) fn failed(what: &'static str, path: PathBuf, errno: Errno) -> TreeError {
+    TreeError { what, path: shown(path.into_os_string().into_vec()), errno: errno_of(errno) }
 }
 
 /// Opens a directory of the source, with what is kept of it.
@@ -212,6 +215,7 @@ impl<'a> Copy<'a> {
             kept: Kept::default(),
             names: Turns::default(),
             links: links::Folder::new(target.links),
+            space: Space::new(target.directory),
             ways: Ways::default(),
             file_system,
             progress,
@@ -299,10 +303,12 @@ impl<'a> Copy<'a> {
         if is_own(spot.name, &stat, self.own) {
             return Ok(None);
         }
+        self.take_space(spot)?;
         let attributes = Attributes::of(&stat);
         let Some((target, has, is_new)) = directory::make(spot, attributes.mode)? else { return Ok(None) };
         let (users, lists): (Vec<_>, _) = xattrs.into_iter().partition(is_user);
         directory::set_users(&target, &users).map_err(|errno| spot.failed("set the extended attributes of", errno))?;
+        let lists = Lists::new(lists, spot.directory.data.entered(), &TREES);
         directory.data.enter(Entered::new(&stat, attributes, has, is_new, lists));
         let earlier = spot.open.earlier.as_ref().and_then(|earlier| directory::earlier_directory(earlier, spot.name));
         Ok(Some(Arc::new(Open { source, target, earlier })))

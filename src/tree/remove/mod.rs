@@ -10,6 +10,7 @@
 use std::ffi::{CStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, tell};
 
 use super::effort::{Effort, Work, Worker};
+use super::shown;
 use super::walk::{Node, as_path};
 use crate::beneath;
 use crate::reason::errno_of;
@@ -301,7 +303,9 @@ impl<'a> Removal<'a> {
                             directories += 1;
                         }
                         Err(errno) => {
-                            failed.get_or_insert_with(|| (origin.path_of(name).into_os_string(), errno));
+                            failed.get_or_insert_with(|| {
+                                (shown(origin.path_of(name).into_os_string().into_vec()).into(), errno)
+                            });
                         }
                     }
                 }
@@ -409,8 +413,7 @@ fn prepare(directory: &OwnedFd, from: u64) -> Result<bool> {
 }
 
 fn path(origin: &Node<()>) -> OsString {
-    let path = origin.path().into_os_string();
-    if path.is_empty() { ".".into() } else { path }
+    shown(origin.path().into_os_string().into_vec()).into()
 }
 
 fn is_dots(name: &CStr) -> bool {

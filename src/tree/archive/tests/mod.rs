@@ -1,7 +1,9 @@
 //! Trees to archives and back, archives of other programs, and archives that are out for harm.
 
+mod changing;
 mod foreign;
 mod hostile;
+mod lists;
 mod round_trip;
 
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use tar::{EntryType, Header};
 
-use super::{ArchiveError, BLOCK, Limits, pax, read, write};
+use super::{ArchiveError, BLOCK, DEEPEST, Limits, pax, read, write};
 use crate::tree::Progress;
 use crate::tree::attributes::xattrs;
 

@@ -69,6 +69,7 @@ fn make_all_kinds(tree: &Path) {
         let entry = File::open(tree.join(path)).unwrap();
         fsetxattr(entry.as_fd(), "user.binary", b"\0\n=\xff", XattrFlags::empty()).unwrap();
         fsetxattr(entry.as_fd(), "user.empty", b"", XattrFlags::empty()).unwrap();
+        fsetxattr(entry.as_fd(), "user.a=b%25c%", b"=", XattrFlags::empty()).unwrap();
     }
     chown(tree, Some(1000), Some(1001)).unwrap();
     set_mode(tree, 0o2751);
@@ -87,6 +88,30 @@ fn a_tree_with_all_kinds_of_entries_comes_back_as_it_was() {
     let archive = archive(&tree);
     unpack(&archive, &target).unwrap();
     assert_equal(&before, &target);
+}
+
+#[test]
+fn names_that_are_more_than_a_file_may_have_lead_to_further_copies_of_it() {
+    // More than ext4 allows, twice; other file systems allow more.
+    const NAMES: usize = 130_100;
+    let (_folder, _, target) = places();
+    let mut tar = Tar::default().file("first", "data");
+    for name in 0..NAMES {
+        tar = tar.link(&format!("{name}"), "first");
+    }
+    unpack(&tar.end(), &target).unwrap();
+    let first = fs::metadata(target.join("first")).unwrap();
+    let mut inodes = BTreeMap::new();
+    for name in 0..NAMES {
+        let path = target.join(name.to_string());
+        let stat = fs::metadata(&path).unwrap();
+        inodes.entry(stat.ino()).or_insert((path, stat));
+    }
+    for (path, stat) in inodes.values() {
+        assert_eq!(fs::read(path).unwrap(), b"data");
+        assert_eq!((stat.mode(), stat.mtime()), (first.mode(), first.mtime()));
+    }
+    assert!(inodes.len() <= 3, "{} inodes", inodes.len());
 }
 
 #[test]
@@ -205,6 +230,21 @@ fn a_tree_far_deeper_than_a_path_may_be_long_comes_back() {
     for place in ["tree", "target"] {
         crate::tree::remove::tree(directory(folder.path()), place, &crate::tree::effort::Effort::default()).unwrap();
     }
+}
+
+#[test]
+fn a_file_below_more_directories_than_an_archive_may_have_is_refused() {
+    let (_folder, tree, _) = places();
+    let mut at = directory(&tree);
+    for _ in 0..DEEPEST {
+        mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = beneath::open_dir(&at, "d").unwrap();
+    }
+    rustix::fs::symlinkat("x", &at, "one more").unwrap();
+    let written = write(directory(&tree), None, std::io::sink(), &Progress::default());
+    assert!(matches!(written, Err(ArchiveError::Unsupported { .. })), "{written:?}");
+    let folder = tree.parent().unwrap();
+    crate::tree::remove::tree(directory(folder), "tree", &crate::tree::effort::Effort::default()).unwrap();
 }
 
 #[test]
@@ -353,6 +393,46 @@ fn a_directory_that_vanishes_midway_is_left_out_and_counted() {
     read(output.0.as_slice(), directory(&target), ALL, &unpacked).unwrap();
     assert_eq!(unpacked.files(), archived);
     assert_eq!(fs::read(target.join("file")).unwrap(), b"content");
+}
+
+#[test]
+fn a_file_that_gets_the_number_of_one_that_is_gone_is_archived_with_its_own_content() {
+    let (_folder, tree, target) = places();
+    let directories = 0..24_u64;
+    for number in directories.clone() {
+        let directory = tree.join(format!("d-{number}"));
+        fs::create_dir(&directory).unwrap();
+        noise(&directory.join("noise"), number, 512 << 10);
+        for file in 0..20 {
+            fs::write(directory.join(format!("old-{file}")), format!("old {number} {file}")).unwrap();
+            fs::hard_link(directory.join(format!("old-{file}")), tree.join(format!("z-{number}-{file}"))).unwrap();
+        }
+    }
+    // The names of the root are read already; those of most directories are not.
+    let change = || {
+        for number in directories.clone() {
+            let directory = tree.join(format!("d-{number}"));
+            for file in 0..20 {
+                fs::remove_file(directory.join(format!("old-{file}"))).unwrap();
+                fs::remove_file(tree.join(format!("z-{number}-{file}"))).unwrap();
+                let new = directory.join(format!("new-{file}"));
+                fs::write(&new, format!("new {number} {file}")).unwrap();
+                fs::hard_link(&new, tree.join(format!("z-{number}-{file}"))).unwrap();
+            }
+        }
+    };
+    let mut output = Changing(Vec::new(), 1 << 20, Box::new(change));
+    write(directory(&tree), None, &mut output, &Progress::default()).unwrap();
+    unpack(&output.0, &target).unwrap();
+    let mut found = 0;
+    for (path, entry) in entries(&target).0 {
+        if let Some(name) = path.to_str().and_then(|path| path.rsplit_once("new-")) {
+            let number = name.0.trim_matches(|c: char| !c.is_ascii_digit());
+            assert_eq!(String::from_utf8_lossy(&entry.content), format!("new {number} {}", name.1), "{path:?}");
+            found += 1;
+        }
+    }
+    assert!(found > 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use rustix::fs::fstat;
 
-use super::super::directory::{Entered, State};
+use super::super::directory::{Entered, Lists, State};
 use super::*;
 use crate::tree::attributes::Attributes;
 use crate::tree::walk::Entry;
@@ -64,7 +64,7 @@ fn a_directory_that_was_moved_away_is_counted_in_a_volume_and_an_error_of_a_snap
     let moved = |root: &Arc<Directory>| {
         let directory = root.below(c"d".into(), State::default());
         let stat = fstat(File::open(trees.source("other")).unwrap()).unwrap();
-        directory.data.enter(Entered::new(&stat, Attributes::of(&stat), stat, true, Vec::new()));
+        directory.data.enter(Entered::new(&stat, Attributes::of(&stat), stat, true, Lists::None));
         fs::create_dir_all(trees.target("d")).unwrap();
         (directory, Piece::Read(0))
     };

@@ -1,6 +1,7 @@
 //! What a copy keeps and bounds, on a local file system. They run as root.
 
 mod changes;
+mod lists;
 mod resuming;
 
 use std::collections::HashSet;
