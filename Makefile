@@ -28,7 +28,7 @@ SCRIPTS += release/versions release/prepare release/check release/make release/p
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
 KERNEL :=
 NEWER := 6.12
-ASKING := several:: dead_servers:: inline:: publishing:: tree_faults:: dead_controllers:: cloning:: reaching:: snapshots::
+ASKING := several:: dead_servers:: inline:: publishing:: tree_faults:: dead_controllers:: cloning:: reaching:: snapshots:: access_lists::
 # The version of a release (make release VERSION=1.2.3).
 VERSION :=
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
@@ -126,7 +126,7 @@ demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
 	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
 
-bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, file, files, crews or million)
+bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, readers, file, files, crews, links or million)
 	@test/setup guest
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \

@@ -22,6 +22,7 @@ use crate::volume::name::VolumeName;
 use crate::volume::parameters::CreateParameters;
 use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
+use crate::volume::snapshot_id::SnapshotId;
 use crate::volume::subdir::{SubDir, Template, TemplateError};
 
 /// A volume to make.
@@ -35,10 +36,25 @@ pub struct CreateVolume {
     pub capacity: CapacityRange,
     /// Where its first data comes from.
     pub source: Option<Source>,
+    /// Whether nobody is going to write to it.
+    pub readers_only: bool,
     /// The mount options of the StorageClass and of the secret.
     pub options: Options,
     /// How long the caller waits.
     pub patience: Option<Duration>,
+}
+
+impl CreateVolume {
+    /// The snapshot that the volume can be without a copy: nobody writes to it, and both are on one share.
+    fn backing_snapshot(&self) -> Option<&SnapshotId> {
+        match &self.source {
+            Some(Source::Snapshot(id)) => {
+                let is_wanted = self.readers_only && self.parameters.backing_snapshot;
+                (is_wanted && *id.share() == self.parameters.share).then_some(id)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A volume that exists.
@@ -128,10 +144,17 @@ impl Controller {
         let shares = [Some(&plan.share), plan.source.as_ref().map(Source::share)];
         let on: Vec<_> = shares.into_iter().flatten().map(|share| (share.clone(), request.options.clone())).collect();
         let work = async move {
+            let share = plan.share.clone();
+            if let Some(snapshot) = plan.backed_by.clone() {
+                let plan = plan.clone();
+                let work = move |export: &Export| plan.read_snapshot(export, &snapshot);
+                if let (Some(volume), _) = controller.on(&share, &request.options, work).await? {
+                    return Ok(volume);
+                }
+            }
             if let Some(source) = plan.source.clone() {
                 return controller.fill(plan, source, &request.options, &progress).await;
             }
-            let share = plan.share.clone();
             let work = move |export: &Export| plan.carry_out(export);
             controller.on(&share, &request.options, work).await.map(|(volume, _)| volume)
         };
@@ -158,14 +181,16 @@ pub(super) struct Plan {
     pub(super) capacity: CapacityRange,
     pub(super) attributes: Attributes,
     source: Option<Source>,
-    on_delete: OnDelete,
-    on_delete_given: bool,
+    /// The snapshot whose tree it is to be, if that has one: nothing is copied then.
+    backed_by: Option<SnapshotId>,
+    pub(super) on_delete: OnDelete,
+    pub(super) on_delete_given: bool,
     trash_retention: Option<Duration>,
     owner: Option<String>,
     /// The permissions that the class says, and not the operator for all.
-    class_mode: Option<Mode>,
+    pub(super) class_mode: Option<Mode>,
     /// Whether who makes a claim has a say in the directory's name.
-    is_claims_word: bool,
+    pub(super) is_claims_word: bool,
     /// How long another controller that changes the record may be silent.
     pub(super) silence: Duration,
 }
@@ -188,6 +213,7 @@ impl Plan {
             subdir_given,
             capacity: request.capacity,
             source: request.source.clone(),
+            backed_by: request.backing_snapshot().cloned(),
             trash_retention: parameters.trash_retention,
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
@@ -200,6 +226,15 @@ impl Plan {
                 uid: parameters.owner.uid,
                 gid: parameters.owner.gid,
             },
+        })
+    }
+
+    /// The size of a volume with the data of `source`, which has so many bytes.
+    pub(super) fn capacity_for(&self, bytes: u64, source: &dyn std::fmt::Display) -> Result<u64, CreateError> {
+        self.capacity.capacity_for(bytes).ok_or_else(|| CreateError::TooSmall {
+            wanted: self.capacity.to_string(),
+            source_name: source.to_string(),
+            has: bytes,
         })
     }
 
@@ -287,6 +322,15 @@ impl Plan {
     fn replace(&self, export: &Export, was: &Record, record: &Record) -> Result<bool, ExportError> {
         let replace = |lock: &RecordLock<'_>| Ok(lock.is_still(was)? && lock.replace(record)?);
         Ok(export.with_record_locked(&self.key, self.silence, replace)?.unwrap_or(false))
+    }
+
+    /// Removes the record of a volume that nobody has got, if it is still this one.
+    pub(super) fn remove_record(&self, export: &Export, record: &Record) -> Result<(), CreateError> {
+        let remove = |lock: &RecordLock<'_>| Ok(lock.is_still(record)? && lock.remove()?);
+        match export.with_record_locked(&self.key, self.silence, remove)? {
+            Some(true) => Ok(()),
+            _ => Err(export.contended("make", self.subdir.to_string()).into()),
+        }
     }
 
     /// After the record: whether directory and claim are still there, for a delete by another controller may have begun

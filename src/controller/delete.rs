@@ -247,12 +247,16 @@ impl Volume<'_> {
             return Err(self.export.contended("delete", self.subdir.to_string()).into());
         }
         self.forget()?;
-        self.audit("stays, since other volumes have it too");
+        self.audit("stays, since others have it too");
         Ok(())
     }
 
-    /// Whether a volume that has this directory by its own name (and so claims none) exists.
+    /// Whether this is the directory of something that exists and claims none: of a volume that has it by its own name,
+    /// or of a snapshot that this volume reads.
     fn is_anothers_own(&self) -> Result<bool, ExportError> {
+        if let Some(tree) = self.subdir.shared_tree() {
+            return self.export.has_snapshot_of(&tree);
+        }
         let key = RecordKey::of(self.subdir.as_str());
         if key == self.key {
             return Ok(false);

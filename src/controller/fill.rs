@@ -17,7 +17,6 @@ use super::long_work::Attempt;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
 use crate::export::directories::SourceVolume;
-use crate::export::record_lock::RecordLock;
 use crate::export::snapshots::{Data, Manifest};
 use crate::export::staging::{Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
@@ -82,11 +81,7 @@ impl Plan {
             }
         }
         let material = Material::find(origin, source)?;
-        let capacity = self.capacity.capacity_for(material.size_bytes).ok_or_else(|| CreateError::TooSmall {
-            wanted: self.capacity.to_string(),
-            source_name: source.to_string(),
-            has: material.size_bytes,
-        })?;
+        let capacity = self.capacity_for(material.size_bytes, source)?;
         let record = Record { capacity_bytes: capacity, ..self.record() };
         self.claim(export)?;
         let made = self.make_filled(export, origin, &material, &record, attempt, &earlier);
@@ -153,11 +148,7 @@ impl Plan {
         if let Some(volume) = self.find_recorded(export, record)? {
             return Ok(Some(volume));
         }
-        let remove = |lock: &RecordLock<'_>| Ok(lock.is_still(record)? && lock.remove()?);
-        match export.with_record_locked(&self.key, self.silence, remove)? {
-            Some(true) => Ok(None),
-            _ => Err(export.contended("make", self.subdir.to_string()).into()),
-        }
+        self.remove_record(export, record).map(|()| None)
     }
 
     /// What the directory is that is in the volume's place before anything is copied.

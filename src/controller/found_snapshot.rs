@@ -37,7 +37,7 @@ pub(super) fn find_snapshot(export: &Export, id: &SnapshotId) -> Result<Option<F
     let refusal = match export.snapshot(&key) {
         Ok(Some(manifest)) => {
             let snapshot = Snapshot { id: id.to_string(), ..describe(export.share(), &manifest) };
-            let data = export.snapshot_data(&key, manifest.kept_as)?;
+            let data = export.snapshot_data(&key, &manifest)?;
             return Ok(Some(FoundSnapshot { snapshot, data, manifest: Some(manifest), archive: None }));
         }
         Ok(None) => None,

@@ -26,6 +26,8 @@ pub struct Found {
     pub id: String,
     /// Its size in bytes, as recorded; 0: unknown.
     pub capacity_bytes: u64,
+    /// Whether it can only be read, since it is a snapshot's tree.
+    pub is_snapshot: bool,
     /// What is wrong with it; none: nothing.
     pub problem: Option<String>,
 }
@@ -200,7 +202,7 @@ fn get(export: &Export, id: &VolumeId) -> Result<Found, GetError> {
     // A volume that another driver made has no record, only its directory.
     match id.subdir() {
         Some(subdir) if export.has_directory(subdir)? => {
-            Ok(Found { id: id.to_string(), capacity_bytes: 0, problem: None })
+            Ok(Found { id: id.to_string(), capacity_bytes: 0, is_snapshot: false, problem: None })
         }
         _ => Err(refusal.map_or_else(
             || GetError::NotFound { id: id.to_string(), share: export.share().to_string() },
@@ -226,7 +228,12 @@ fn describe(export: &Export, record: &Record) -> Result<Found, ExportError> {
         Ok(false) => Some(format!("the volume's directory {} is missing on {}", record.subdir, export.share())),
         Err(error) => Some(export.of_entry_alone(export.root(), error)?.to_string()),
     };
-    Ok(Found { id: recorded_id(export.share(), record), capacity_bytes: record.capacity_bytes, problem })
+    Ok(Found {
+        id: recorded_id(export.share(), record),
+        capacity_bytes: record.capacity_bytes,
+        is_snapshot: record.subdir.shared_tree().is_some(),
+        problem,
+    })
 }
 
 /// The id of a volume on a share, as its record tells.

@@ -13,6 +13,7 @@ mod found_snapshot;
 mod known_exports;
 mod list;
 mod long_work;
+mod reader;
 mod reaper;
 mod snapshot;
 mod snapshot_list;

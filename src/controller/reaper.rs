@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::export::pool::Exports;
-use crate::export::trash::{Trash, TrashName};
+use crate::export::trash::{Kind, Trash, TrashName};
 use crate::export::trash_free::{Failure, Needed, seconds_now};
 use crate::export::{Export, ExportError};
 use crate::metrics::{self, Metrics};
@@ -339,6 +339,7 @@ fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, Ex
         if sweeps {
             export.sweep_claims(retention)?;
             export.sweep_prepared(retention)?;
+            export.throw_away_unused_trees(None)?.into_iter().for_each(|name| export.leave_to_reaper(name));
         }
     }
     Ok(Looked { trash, now: export.now(), is_apart, staged })
@@ -364,10 +365,10 @@ fn free(export: &Export, name: &TrashName, rests: &[String], is_checked: bool) -
         return Ok(Freed::Kept);
     }
     if is_checked {
-        return export.free(name, rests, false).map(|()| Freed::Yes);
+        return free_unneeded(export, name, rests, false);
     }
     match export.is_needed(name)? {
-        Needed::No => export.free(name, rests, true).map(|()| Freed::Yes),
+        Needed::No => free_unneeded(export, name, rests, true),
         Needed::By(subdir) if export.put_back(name, &subdir)? => Ok(Freed::PutBack),
         Needed::By(subdir) | Needed::Displaced(subdir) => Err(ExportError::Displaced {
             entry: name.to_string(),
@@ -376,6 +377,17 @@ fn free(export: &Export, name: &TrashName, rests: &[String], is_checked: bool) -
         }),
         Needed::Unfinished => Ok(Freed::Unfinished),
     }
+}
+
+fn free_unneeded(export: &Export, name: &TrashName, rests: &[String], all: bool) -> Result<Freed, ExportError> {
+    export.free(name, rests, all)?;
+    if name.kind == Kind::Snapshot {
+        // Its tree, if volumes have read it and none does any more.
+        for tree in export.throw_away_unused_trees(Some(&name.key))? {
+            export.free(&tree, &[], true)?;
+        }
+    }
+    Ok(Freed::Yes)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

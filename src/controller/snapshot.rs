@@ -26,6 +26,7 @@ use crate::tree::attributes::permissions;
 use crate::volume::id::VolumeId;
 use crate::volume::name::VolumeName;
 use crate::volume::record_key::RecordKey;
+use crate::volume::secret::Secret;
 use crate::volume::share::Share;
 use crate::volume::snapshot_id::{SnapshotFormat, SnapshotId};
 
@@ -197,8 +198,16 @@ impl Taking {
         let progress = &attempt.progress;
         let before = (progress.files(), progress.bytes(), progress.vanished(), progress.narrowed());
         let name = request.name.to_string();
+        let secret = match request.format {
+            SnapshotFormat::Tree => {
+                let failed = |error| export.failed("name the tree of", "the snapshot", errno_of(error));
+                Some(Secret::new().map_err(failed)?)
+            }
+            SnapshotFormat::Archive => None,
+        };
         let manifest = Manifest {
             owner: self.owner.clone(),
+            secret,
             ..Manifest::new(name, request.volume.to_string(), volume.size_bytes, request.format)
         };
         self.copy(export, &volume.directory, staged)?;

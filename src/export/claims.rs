@@ -3,7 +3,7 @@
 //!
 //! The folder `subdirs/` mirrors the volumes' paths: the volume with key K in `a/b` has the folder `d.a/d.b/v.K`, or
 //! `v.K.<cluster>` where its cluster has a name. A volume in the directory of its own name needs no claim: no other has
-//! that name, and its record stands for it.
+//! that name, and its record stands for it. A volume that reads the tree of a snapshot claims that: in `s.<name>/v.K`.
 //!
 //! A claim counts only with its record. So a claim that a crash leaves harms nobody, and whoever makes a volume makes
 //! its claim first, then its directory, then its record, and then looks again whether claim and directory are still
@@ -24,6 +24,7 @@ use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::descend;
 use crate::volume::record_key::RecordKey;
+use crate::volume::shared_tree::SharedTree;
 use crate::volume::subdir::SubDir;
 
 /// Who else names a directory.
@@ -50,9 +51,11 @@ pub(super) struct Claim {
     pub(super) age: Duration,
 }
 
-/// How the names of claims, of folders, of claims that are being taken back, and of notes begin.
+/// How the names of claims, of folders, of those for snapshots' trees, of claims that are being taken back, and of notes
+/// begin.
 const CLAIM: &str = "v.";
 const FOLDER: &str = "d.";
+const SHARED: &str = "s.";
 const TAKEN_BACK: &str = "x.";
 const MADE: &str = "m.";
 
@@ -98,11 +101,16 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn claims(&self, subdir: &SubDir, key: &RecordKey) -> Result<Claims, ExportError> {
+        self.claims_but(subdir, Some(key))
+    }
+
+    /// Who names the directory or one inside it, as [`Export::claims`], but for one volume at most.
+    pub(super) fn claims_but(&self, subdir: &SubDir, key: Option<&RecordKey>) -> Result<Claims, ExportError> {
         let Some(folder) = self.folder_of(subdir)? else { return Ok(Claims::None) };
         let failed = |errno| self.failed("look who claims", subdir.to_string(), errno);
         let (mut sharing, mut inside) = (Vec::new(), Vec::new());
         for name in listed(&folder).map_err(failed)? {
-            if let Some((claimant, _)) = claimant(&name).filter(|(claimant, _)| claimant != key) {
+            if let Some((claimant, _)) = claimant(&name).filter(|(claimant, _)| Some(claimant) != key) {
                 sharing.extend(self.claiming(&claimant, |record| record.subdir == *subdir)?);
             }
             inside.extend(name.starts_with(FOLDER).then(|| vec![name]));
@@ -229,10 +237,8 @@ impl Export {
         self.each_of_subdirs(|path, folder, found| {
             for name in found {
                 let Some((key, owner)) = claimant(name) else { continue };
-                let components: Vec<&str> =
-                    path.iter().map(|folder| folder.strip_prefix(FOLDER).unwrap_or(folder)).collect();
-                // A folder of this name a hand must have made.
-                let Ok(subdir) = SubDir::parse(&components.join("/")) else { continue };
+                // A folder of another name a hand must have made.
+                let Some(subdir) = claimed_by(path) else { continue };
                 let age = self.age_in(folder, name).unwrap_or_default();
                 claims.push(Claim { subdir, key, owner, age });
             }
@@ -258,7 +264,7 @@ impl Export {
         while let Some(path) = waiting.pop() {
             let Some(folder) = reach(top, &names(&path)).map_err(failed)? else { continue };
             let found = listed(&folder).map_err(failed)?;
-            let folders = found.iter().filter(|name| name.starts_with(FOLDER));
+            let folders = found.iter().filter(|name| name.starts_with(FOLDER) || name.starts_with(SHARED));
             waiting.extend(folders.map(|name| path.iter().cloned().chain([name.clone()]).collect()));
             see(&path, &folder, &found)?;
         }
@@ -295,6 +301,9 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn remove_made_parents(&self, subdir: &SubDir) -> Result<(), ExportError> {
+        if subdir.shared_tree().is_some() {
+            return Ok(());
+        }
         let components: Vec<&str> = subdir.components().collect();
         let folders = folders(subdir);
         let failed = |errno| self.failed("remove the empty directories above", subdir.to_string(), errno);
@@ -347,9 +356,23 @@ fn claimant(name: &str) -> Option<(RecordKey, Option<String>)> {
     Some((key.parse().ok()?, owner))
 }
 
-/// The folder for each component of a path.
+/// The folder for each component of a path; for a snapshot's tree there is one.
 fn folders(subdir: &SubDir) -> Vec<String> {
-    subdir.components().map(folder_name).collect()
+    match subdir.shared_tree() {
+        Some(tree) => vec![format!("{SHARED}{}", tree.name())],
+        None => subdir.components().map(folder_name).collect(),
+    }
+}
+
+/// The directory that the claims in a folder are on; none if it is not the driver's folder.
+fn claimed_by(path: &[String]) -> Option<SubDir> {
+    if let [folder] = path
+        && let Some(name) = folder.strip_prefix(SHARED)
+    {
+        return SharedTree::named(name).map(|tree| SubDir::of_shared_tree(&tree));
+    }
+    let components: Vec<&str> = path.iter().map(|folder| folder.strip_prefix(FOLDER).unwrap_or(folder)).collect();
+    SubDir::parse(&components.join("/")).ok()
 }
 
 fn folder_name(component: &str) -> String {

@@ -18,6 +18,7 @@ use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
+use crate::volume::shared_tree::SharedTree;
 use crate::volume::subdir::SubDir;
 
 /// What is wrong.
@@ -32,6 +33,7 @@ pub enum Problem {
     ClaimWithoutRecord,
     DirectoryWithoutRecord,
     UnreadableSnapshot,
+    TreeWithoutReaders,
     Staging,
     TrashStuck,
     TrashDisplaced,
@@ -53,6 +55,7 @@ impl Problem {
                 "nothing, if it is a volume of csi-driver-nfs, a retained or archived one, or your own data"
             }
             Self::UnreadableSnapshot => "delete the snapshot",
+            Self::TreeWithoutReaders => "nothing: it is freed in the background",
             Self::Staging => "the retry takes it over; without one it is swept after --staging-retention",
             Self::TrashStuck => "remove what is in the way (see the reason), or export the share with no_root_squash",
             Self::TrashDisplaced => "look at both directories, and move one away by hand",
@@ -78,6 +81,7 @@ impl fmt::Display for Problem {
             Self::ClaimWithoutRecord => "claim without record",
             Self::DirectoryWithoutRecord => "directory without record",
             Self::UnreadableSnapshot => "snapshot that cannot be read",
+            Self::TreeWithoutReaders => "deleted snapshot without readers",
             Self::Staging => "unfinished work",
             Self::TrashStuck => "cannot be freed",
             Self::TrashDisplaced => "deleted, and needed",
@@ -94,6 +98,7 @@ enum Repair {
     TakeBack(SubDir, RecordKey, Option<String>),
     Adopt(Box<Record>, RecordKey, u64),
     PutBack(TrashName, SubDir),
+    ThrowAway(SharedTree),
     Sweep(Duration),
 }
 
@@ -106,7 +111,7 @@ impl fmt::Display for Repair {
                 write!(f, "note the directory's number {inode} in {}'s record", record.name)
             }
             Self::PutBack(name, subdir) => write!(f, "move trash/{name} back to {subdir}"),
-            Self::Sweep(_) => f.write_str("move it to the trash"),
+            Self::ThrowAway(_) | Self::Sweep(_) => f.write_str("move it to the trash"),
         }
     }
 }
@@ -180,6 +185,7 @@ impl Export {
                 report.add(Problem::UnreadableSnapshot, path, error.to_string(), None);
             }
         }
+        self.check_shared_trees(&mut report)?;
         self.check_claims(retention, &mut report)?;
         self.check_staging(retention, &mut report)?;
         self.check_trash(&mut report)?;
@@ -215,7 +221,23 @@ impl Export {
         let Some(manifest) = self.snapshot(key)? else {
             return Err(self.failed("open the manifest of snapshot", key.to_string(), Errno::ENOENT));
         };
-        self.snapshot_data(key, manifest.kept_as).map(drop)
+        self.snapshot_data(key, &manifest).map(drop)
+    }
+
+    fn check_shared_trees(&self, report: &mut Report) -> Result<(), ExportError> {
+        for tree in self.shared_trees()? {
+            if self.is_unused(&tree)? {
+                let detail = format!("snapshot {} is deleted, and no volume reads it", tree.key());
+                let action = Repair::ThrowAway(tree.clone());
+                report.add(
+                    Problem::TreeWithoutReaders,
+                    SubDir::of_shared_tree(&tree).to_string(),
+                    detail,
+                    Some(action),
+                );
+            }
+        }
+        Ok(())
     }
 
     fn check_claims(&self, retention: Duration, report: &mut Report) -> Result<(), ExportError> {
@@ -307,6 +329,7 @@ impl Export {
                 adopted.map(drop).ok_or_else(|| self.contended("repair", record.subdir.to_string()))
             }
             Some(Repair::PutBack(name, subdir)) => self.put_back(name, subdir).map(drop),
+            Some(Repair::ThrowAway(tree)) => self.throw_away_unused_tree(tree).map(drop),
             Some(Repair::Sweep(retention)) => self.sweep_staging(*retention).map(drop),
         }
     }

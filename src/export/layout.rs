@@ -1,11 +1,12 @@
 //! The driver's own folder on an export.
 //!
 //! ```text
-//! .nfs-csi/            0700
+//! .nfs-csi/            0700, or 0711 once a volume reads a snapshot's tree
 //!   volumes/<key>.json   one record a volume
 //!   subdirs/…            which volumes name which directory (claims.rs)
 //!   snapshots/<key>/     one folder a snapshot: its data and its manifest (snapshots.rs)
 //!   staging/<id>         what is being made (staging.rs)
+//!   shared/<key>.<secret> the tree of a snapshot that volumes read, 0711 as the folders above (shared_trees.rs)
 //!   trash/<id>           deleted volumes and snapshots until they are freed (trash.rs)
 //!   clock                a file that is touched to learn the server's time (clock.rs)
 //! ```
@@ -29,6 +30,9 @@ use crate::volume::path::RESERVED;
 pub(super) const TRASH: &str = "trash";
 /// The name of the folder of what is being made.
 const STAGING: &str = "staging";
+
+/// What a folder needs more for others than root to walk through it.
+pub(super) const SEARCHED_BY_ALL: Mode = Mode::S_IXGRP.union(Mode::S_IXOTH);
 
 /// How many folders there are below the driver's own.
 const FOLDERS: u32 = 5;
@@ -156,9 +160,10 @@ pub(super) fn look(folder: &OwnedFd) -> nix::Result<Statx> {
     look_again(folder).map_err(errno_of)
 }
 
-/// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted.
+/// Nobody but the driver may look in: the names of all tenants' volumes are there, and what they deleted. Walking
+/// through is another matter: the folders in it are private but for that of trees which volumes read.
 fn keep_private(folder: &OwnedFd) -> nix::Result<()> {
-    let others = Mode::S_IRWXG | Mode::S_IRWXO;
+    let others = (Mode::S_IRWXG | Mode::S_IRWXO) - SEARCHED_BY_ALL;
     if !Mode::from_bits_truncate(fstat(folder)?.st_mode).intersects(others) {
         return Ok(());
     }

@@ -21,6 +21,7 @@ mod lost;
 pub mod pages;
 pub mod pool;
 pub mod record_lock;
+mod shared_trees;
 mod small_file;
 pub mod snapshots;
 pub mod staging;

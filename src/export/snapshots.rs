@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! snapshots/<key>/manifest.json   what it is a snapshot of, when it was taken, how it is kept
-//! snapshots/<key>/data/           the tree, or
+//! snapshots/<key>/data/           the tree (until a volume reads it without a copy: shared_trees.rs), or
 //! snapshots/<key>/data.tar.zst    the archive
 //! ```
 
@@ -28,11 +28,13 @@ use crate::reason::errno_of;
 use crate::tree::count;
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
+use crate::volume::secret::Secret;
+use crate::volume::shared_tree::SharedTree;
 use crate::volume::snapshot_id::SnapshotFormat;
 use crate::volume::subdir::SubDir;
 
 const MANIFEST: &str = "manifest.json";
-const TREE: &str = "data";
+pub(super) const TREE: &str = "data";
 const ARCHIVE: &str = "data.tar.zst";
 /// The format that this driver writes; it reads this and all before.
 const FORMAT: u32 = 1;
@@ -65,6 +67,10 @@ pub struct Manifest {
     /// The cluster whose driver took the snapshot (`--cluster-id`); none where it has no name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// By this its tree is found when it has moved to where volumes read it. None in archives, and in the snapshots of
+    /// version 0.1.0: they are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -90,6 +96,7 @@ impl Manifest {
             counted: false,
             vanished: 0,
             owner: None,
+            secret: None,
         }
     }
 }
@@ -119,14 +126,20 @@ impl Export {
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn snapshot_data(&self, key: &RecordKey, kept_as: SnapshotFormat) -> Result<Data, ExportError> {
+    pub fn snapshot_data(&self, key: &RecordKey, manifest: &Manifest) -> Result<Data, ExportError> {
         let failed = |errno| self.failed("open the data of snapshot", key.to_string(), errno);
         let snapshots = &self.layout()?.snapshots;
         let open =
             |name: &str, flags| beneath::open(snapshots, format!("{key}/{name}"), flags, Mode::empty()).map_err(failed);
-        match kept_as {
+        match manifest.kept_as {
             SnapshotFormat::Tree => {
-                let tree = open(TREE, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+                let tree = match (open(TREE, OFlag::O_PATH | OFlag::O_DIRECTORY), &manifest.secret) {
+                    (Err(ExportError::Io { errno: Errno::ENOENT, .. }), Some(secret)) => {
+                        let shared = SharedTree::new(key.clone(), secret.clone());
+                        return self.open_directory(&SubDir::of_shared_tree(&shared)).map(|(tree, _)| Data::Tree(tree));
+                    }
+                    (tree, _) => tree?,
+                };
                 let inode = fstat(&tree).map_err(failed)?.st_ino;
                 let (own, key) = (RESERVED, key.to_string());
                 self.open_in_trees(&[own, Folder::Snapshots.name(), &key, TREE], inode).map(Data::Tree).map_err(failed)

@@ -169,6 +169,9 @@ impl Export {
             }
             rename(&name.record(), &due.record())?;
         }
+        if name.kind == Kind::Snapshot {
+            self.hide_from_readers(&due)?;
+        }
         let freed = self.free_rest(&due.to_string());
         for rest in rests {
             self.free_rest(rest)?;

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::Semaphore;
@@ -25,6 +24,7 @@ use crate::mount::options::Options;
 use crate::mount::protocol::MountRequest;
 use crate::mount::protocol::ScratchRequest;
 use crate::mount::protocol::error::MountError;
+use crate::volume::secret::Secret;
 use crate::volume::share::Share;
 use crate::volume::subdir::SubDir;
 
@@ -55,9 +55,7 @@ pub(super) struct Scratch {
 impl Scratch {
     /// One with a name that nothing has yet.
     pub(super) fn new(share: &Share, subdir: Option<&SubDir>, options: &Options) -> io::Result<Self> {
-        let mut random = [0; 16];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        let name = data_encoding::HEXLOWER.encode(&random);
+        let name = Secret::new()?.to_string();
         let (outer, inner) = name.split_at(12);
         Ok(Self {
             share: share.clone(),

@@ -162,8 +162,8 @@ impl controller_server::Controller for Service {
         self.calls
             .answer("ValidateVolumeCapabilities", &request.volume_id, async {
                 let (id, options, refused) = request::validate(&request).map_err(status)?;
-                self.controller.get(&id, &options).await.map_err(status)?;
-                Ok(match refused {
+                let found = self.controller.get(&id, &options).await.map_err(status)?;
+                Ok(match refused.or_else(|| request::refuse_writers(&found, &request)) {
                     Some(reason) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: reason.to_string() },
                     None => ValidateVolumeCapabilitiesResponse {
                         confirmed: Some(Confirmed {

@@ -9,7 +9,9 @@ use thiserror::Error;
 use tonic::Code;
 
 use super::status::ToStatus;
-use crate::controller::{CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, SnapshotFilter};
+use crate::controller::{
+    CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, Found, SnapshotFilter,
+};
 use crate::mount::options::{OptionError, Options};
 use crate::node::{Inline, Publish};
 use crate::proto;
@@ -81,6 +83,7 @@ pub(super) fn create_volume(request: &proto::CreateVolumeRequest, patience: Opti
     if !request.mutable_parameters.is_empty() {
         return Err(RequestError::NotOffered("mutable parameters are not offered: leave VolumeAttributesClass out"));
     }
+    let readers_only = access.iter().all(|access| access.mode.read_only());
     let mut options = Options::default();
     for access in access {
         options = options.merged(access.options);
@@ -90,6 +93,7 @@ pub(super) fn create_volume(request: &proto::CreateVolumeRequest, patience: Opti
         parameters: CreateParameters::parse(&request.parameters)?,
         capacity: capacity(request.capacity_range.as_ref())?,
         source: request.volume_content_source.as_ref().map(source).transpose()?,
+        readers_only,
         options: options.merged(secret_options(&request.secrets)?),
         patience,
     })
@@ -175,6 +179,18 @@ pub(super) fn validate(
     Ok((id, secret_options(&request.secrets)?, refused))
 }
 
+/// Why a volume cannot be used so, though others can: it is a snapshot's tree, and nobody writes to that.
+pub(super) fn refuse_writers(
+    found: &Found,
+    request: &proto::ValidateVolumeCapabilitiesRequest,
+) -> Option<RequestError> {
+    let is_reader = |access: Access| access.mode.read_only();
+    let only_readers = request.volume_capabilities.iter().all(|access| capability(access).is_ok_and(is_reader));
+    (found.is_snapshot && !only_readers).then_some(RequestError::NotOffered(
+        "the volume is a snapshot, which nobody can write to: ask for ReadOnlyMany, or restore the snapshot",
+    ))
+}
+
 /// A page of at most so many volumes (0: all), from a token on.
 pub(super) fn list(max_entries: i32, starting_token: &str) -> Result<(usize, Option<&str>)> {
     let most = usize::try_from(max_entries)
@@ -213,7 +229,13 @@ pub(super) fn publish(request: &proto::NodePublishVolumeRequest) -> Result<(Publ
     };
     let mut options =
         Options::parse(&parameters.mount_options)?.merged(access.options).merged(secret_options(&request.secrets)?);
-    if access.mode.read_only() {
+    let is_snapshot = subdir.as_ref().is_some_and(|subdir| subdir.shared_tree().is_some());
+    if is_snapshot && inline.is_some() {
+        return Err(RequestError::NotOffered(
+            "a pod cannot name a snapshot's tree itself: use a PersistentVolumeClaim",
+        ));
+    }
+    if access.mode.read_only() || is_snapshot {
         // A container's runtime may make a mount writable where only the mount is read-only, and not its superblock:
         // runc does for every pod that does not say readOnly itself.
         options = options.for_readers();

@@ -11,7 +11,8 @@
 //! directory has it by default; `onDelete` is empty for delete.
 //!
 //! The last form, the compact one, names the volume's record, where the rest stands. It is taken for an id of more than
-//! 128 bytes, the specification's bound for a string, and for a field with a `#`; in its server and share, `%23` stands
+//! 128 bytes, the specification's bound for a string, for a field with a `#`, and for a volume that reads a snapshot's
+//! tree; in its server and share, `%23` stands
 //! for `#` and `%25` for `%`. No volume's directory is in `.nfs-csi`, so it cannot be taken for the first form.
 
 use std::fmt;
@@ -115,7 +116,8 @@ impl VolumeId {
         let fields =
             [share.server().as_str(), share.path().relative(), subdir.as_str(), name.unwrap_or_default(), policy];
         let text = fields.join("#");
-        let (text, place) = if text.len() <= LONGEST && !fields.iter().any(|field| field.contains('#')) {
+        let is_plain = !fields.iter().any(|field| field.contains('#')) && subdir.shared_tree().is_none();
+        let (text, place) = if text.len() <= LONGEST && is_plain {
             (text, Place::Directory { subdir: subdir.clone(), name: name.map(str::to_owned) })
         } else {
             let key = RecordKey::of(name.unwrap_or(subdir.as_str()));

@@ -16,6 +16,7 @@ use super::duration::{self, DurationError};
 use super::path::PathError;
 use super::quote::quote;
 use super::share::{Server, ServerError, Share, SharePath};
+use super::shared_tree::SharedTree;
 use super::snapshot_id::{FormatError, SnapshotFormat};
 use super::subdir::{Metadata, SubDir, Template, TemplateError};
 
@@ -31,8 +32,10 @@ const MOUNT_OPTIONS: &str = "mountOptions";
 const TRASH_RETENTION: &str = "trashRetention";
 const INLINE_SCRATCH: &str = "inlineScratch";
 const SNAPSHOT_FORMAT: &str = "snapshotFormat";
+const BACKING_SNAPSHOT: &str = "backingSnapshot";
 
-const CREATE_KEYS: &[&str] = &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID];
+const CREATE_KEYS: &[&str] =
+    &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID, BACKING_SNAPSHOT];
 /// A `PersistentVolume` has its `StorageClass`'s parameters too: the controller hands them through.
 const PUBLISH_KEYS: &[&str] = &[
     SERVER,
@@ -45,6 +48,7 @@ const PUBLISH_KEYS: &[&str] = &[
     MODE,
     UID,
     GID,
+    BACKING_SNAPSHOT,
     INLINE_SCRATCH,
 ];
 const SNAPSHOT_KEYS: &[&str] = &[SERVER, SHARE, MOUNT_OPTIONS, SNAPSHOT_FORMAT];
@@ -136,6 +140,8 @@ pub struct CreateParameters {
     pub permissions: Option<Mode>,
     /// The owner of a volume's directory.
     pub owner: Owner,
+    /// Whether a volume that is only read, and made of a snapshot, is the snapshot's tree itself and no copy.
+    pub backing_snapshot: bool,
 }
 
 impl CreateParameters {
@@ -154,6 +160,7 @@ impl CreateParameters {
                 .map_err(ParameterError::TrashRetention)?,
             permissions: values.permissions()?,
             owner: Owner { uid: values.owner(UID)?, gid: values.owner(GID)? },
+            backing_snapshot: values.truth(BACKING_SNAPSHOT)?.unwrap_or(true),
         })
     }
 }
@@ -230,8 +237,8 @@ impl PublishParameters {
             subdir: values.subdir()?,
             mount_options: values.get(MOUNT_OPTIONS).map(str::to_owned),
             permissions: values.permission_bits(MOUNT_PERMISSIONS)?,
-            ephemeral: values.truth(EPHEMERAL)?,
-            inline_scratch: values.truth(INLINE_SCRATCH)?,
+            ephemeral: values.truth(EPHEMERAL)?.unwrap_or(false),
+            inline_scratch: values.truth(INLINE_SCRATCH)?.unwrap_or(false),
             unknown: others.into_iter().filter(|key| !key.contains('/')).map(quote).collect(),
         })
     }
@@ -333,8 +340,10 @@ impl<'a> Values<'a> {
 
     /// The directory to mount. Slashes alone mean the share itself, as no value does.
     fn subdir(&self) -> Result<Option<SubDir>> {
-        if self.get(SUB_DIR).is_none_or(|path| path.trim_matches('/').is_empty()) {
-            return Ok(None);
+        let Some(path) = self.get(SUB_DIR).filter(|path| !path.trim_matches('/').is_empty()) else { return Ok(None) };
+        // The controller gives it to volumes that read a snapshot.
+        if let Some(tree) = SharedTree::at_path(path) {
+            return Ok(Some(SubDir::of_shared_tree(&tree)));
         }
         let render = |template: Template| template.render(&self.metadata()).map_err(ParameterError::SubDir);
         self.template()?.map(render).transpose()
@@ -370,11 +379,11 @@ impl<'a> Values<'a> {
         self.get(key).map(number).transpose()
     }
 
-    fn truth(&self, key: &'static str) -> Result<bool> {
+    fn truth(&self, key: &'static str) -> Result<Option<bool>> {
         match self.get(key) {
-            None => Ok(false),
-            Some(value) if value.eq_ignore_ascii_case("true") => Ok(true),
-            Some(value) if value.eq_ignore_ascii_case("false") => Ok(false),
+            None => Ok(None),
+            Some(value) if value.eq_ignore_ascii_case("true") => Ok(Some(true)),
+            Some(value) if value.eq_ignore_ascii_case("false") => Ok(Some(false)),
             Some(value) => Err(ParameterError::Truth { key, value: quote(value) }),
         }
     }

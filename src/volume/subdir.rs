@@ -1,15 +1,16 @@
 //! Directories below a share: the path of one, and the template in a `StorageClass` that tells a volume's.
 //!
 //! A path here never leads out of the share and never into the driver's own folder, whoever wrote it: users choose the
-//! names that a template takes in.
+//! names that a template takes in. Only the driver itself gives volumes a snapshot's tree, which is in that folder.
 
 use std::fmt;
 
 use thiserror::Error;
 
-use super::path::{self, PathError};
+use super::path::{self, PathError, RESERVED};
 use super::quote::quote;
 use super::record_key::RecordKey;
+use super::shared_tree::{self, SharedTree};
 
 /// A relative path below a share, in the one form that it has: single slashes, no `.` and no `..`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +27,24 @@ impl SubDir {
         }
         path::check(text, text.split('/'))?;
         Ok(Self(text.to_owned()))
+    }
+
+    /// Reads a path that the driver itself wrote down: also that of a snapshot's tree, which is in the driver's own
+    /// folder.
+    pub fn recorded(text: &str) -> Result<Self, PathError> {
+        if SharedTree::at_path(text).is_some() { Ok(Self(text.to_owned())) } else { Self::parse(text) }
+    }
+
+    /// The path of a snapshot's tree that volumes read.
+    #[must_use]
+    pub fn of_shared_tree(tree: &SharedTree) -> Self {
+        Self(format!("{RESERVED}/{}/{}", shared_tree::FOLDER, tree.name()))
+    }
+
+    /// The snapshot's tree that the path leads to; none if it leads elsewhere.
+    #[must_use]
+    pub fn shared_tree(&self) -> Option<SharedTree> {
+        SharedTree::at_path(&self.0)
     }
 
     /// A directory at the top of the share, of a name that is known to be safe.
@@ -214,7 +233,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::volume::path::RESERVED;
+    use crate::volume::secret::Secret;
 
     fn subdir(text: &str) -> SubDir {
         SubDir::parse(text).unwrap()
@@ -227,6 +246,22 @@ mod tests {
     fn rendered(template: &str) -> Result<String, TemplateError> {
         let metadata = metadata("data", "team", "pvc-1");
         Template::parse(template)?.render(&metadata).map(|subdir| subdir.to_string())
+    }
+
+    #[test]
+    fn a_tree_is_known_by_its_path_and_users_cannot_write_that() {
+        let tree = SharedTree::new(RecordKey::of("snap"), Secret::new().unwrap());
+        let path = SubDir::of_shared_tree(&tree);
+        assert_eq!(path.as_str(), format!(".nfs-csi/shared/{}", tree.name()));
+        assert_eq!(path.shared_tree(), Some(tree.clone()));
+        assert_eq!(SubDir::recorded(path.as_str()), Ok(path.clone()));
+        SubDir::parse(path.as_str()).unwrap_err();
+        for other in [".nfs-csi/shared", ".nfs-csi/shared/x", ".nfs-csi/volumes/x", "a/.nfs-csi/shared/x"] {
+            SubDir::recorded(other).unwrap_err();
+        }
+        SubDir::recorded(&format!("{path}/below")).unwrap_err();
+        SubDir::recorded(&path.as_str().to_uppercase()).unwrap();
+        assert_eq!(SubDir::recorded(&path.as_str().to_uppercase()).unwrap().shared_tree(), None);
     }
 
     #[test]

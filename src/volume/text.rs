@@ -1,13 +1,13 @@
 //! Values that are text outside the process: on the command line and in records.
 
-/// Gives types that have `parse` and `Display` the traits to be read from, and stored as, that text.
+/// Gives types that have `Display` and a function to parse it the traits to be read from, and stored as, that text.
 macro_rules! text_values {
-    ($($value:ty => $error:ty),* $(,)?) => { $(
+    ($($value:ty, $parse:ident => $error:ty),* $(,)?) => { $(
         impl std::str::FromStr for $value {
             type Err = $error;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Self::parse(text)
+                Self::$parse(text)
             }
         }
 
@@ -20,18 +20,19 @@ macro_rules! text_values {
         impl<'de> serde::Deserialize<'de> for $value {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                Self::parse(&text).map_err(serde::de::Error::custom)
+                Self::$parse(&text).map_err(serde::de::Error::custom)
             }
         }
     )* };
 }
 
 text_values! {
-    super::access::Mode => super::access::ModeError,
-    super::access::OnDelete => super::access::OnDeleteError,
-    super::record_key::RecordKey => super::record_key::KeyError,
-    super::share::Share => super::share::ShareError,
-    super::subdir::SubDir => super::path::PathError,
+    super::access::Mode, parse => super::access::ModeError,
+    super::access::OnDelete, parse => super::access::OnDeleteError,
+    super::record_key::RecordKey, parse => super::record_key::KeyError,
+    super::share::Share, parse => super::share::ShareError,
+    super::secret::Secret, parse => super::secret::SecretError,
+    super::subdir::SubDir, recorded => super::path::PathError,
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! usage: bench [outside] [PART]
 //!
 //! All parts are measured, or the one that is named; `outside` measures what needs no NFS server. The directory with a
-//! million names takes half an hour: it is left out unless it is named or E2E_BENCH_MILLION is 1.
+//! million names takes half an hour: it is left out unless it is named or E2E_BENCH_MILLION is 1, and the files with two
+//! names unless they are named.
 #![allow(missing_docs, unreachable_pub, reason = "a program of its own")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::cast_precision_loss, clippy::must_use_candidate, reason = "figures for people, and no library")]
@@ -15,6 +16,7 @@ mod dead;
 mod dead_export;
 mod floor;
 mod lists;
+mod readers;
 mod report;
 mod trees;
 mod volumes;
@@ -39,12 +41,18 @@ async fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
-    let mut parts = vec!["start", "publish", "dead", "volumes", "lists", "file", "files", "crews"];
+    let mut parts = vec!["start", "publish", "dead", "volumes", "lists", "readers", "file", "files", "crews"];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
+    if only.as_deref() == Some("links") {
+        parts.push("links");
+    }
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
-    assert!(!parts.is_empty(), "the parts are start, publish, dead, volumes, lists, file, files, crews and million");
+    assert!(
+        !parts.is_empty(),
+        "the parts are start, publish, dead, volumes, lists, readers, file, files, crews, links and million"
+    );
     let mut report = Report::default();
     Report::head();
     for part in parts {
@@ -68,9 +76,11 @@ async fn main() {
                 volumes::at(&mut report, "1 ms", server, share, &[10]).await;
             }
             "lists" => lists::many(&mut report).await,
+            "readers" => readers::of_a_large_snapshot(&mut report).await,
             "file" => trees::one_file(&mut report).await,
             "files" => trees::many_files(&mut report).await,
             "crews" => trees::crews(&mut report).await,
+            "links" => trees::links(&mut report).await,
             _ => trees::million(&mut report).await,
         }
     }

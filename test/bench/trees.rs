@@ -1,7 +1,7 @@
 //! Clone, snapshot, restore and delete of whole trees against cp, tar and rm on the same server.
 
 pub mod bare;
-mod shape;
+pub mod shape;
 mod site;
 
 use std::time::Duration;
@@ -11,7 +11,8 @@ use nfs_csi::tree::effort::DEFAULT_WORKERS;
 use crate::kit::requests::{of_snapshot, of_volume};
 use crate::report::Report;
 use shape::{FLAT, SMALL_FLAT, SMALL_TREE, Shape, TREE};
-use site::{PLACES, Place, Run, Site};
+use site::{PLACES, Place, Run};
+pub use site::{READERS, Site};
 
 /// The size of the large file, in bytes.
 const LARGE: usize = 512 << 20;
@@ -100,6 +101,26 @@ pub async fn million(report: &mut Report) {
     answer(report, &site, "1,000,000 empty files in one directory", &deleted.answered, &deleted.answered);
     site.delete(&id).await;
     site.close(report, "1,000,000 names");
+}
+
+/// Files with two names, and so many of them that an archive remembers the names of some only: what that takes is what
+/// any number of them takes.
+pub async fn links(report: &mut Report) {
+    const WHAT: &str = "100,000 files with two long names each";
+    let site = Site::open(PLACES[0]).await;
+    let id = site.volume("pvc-source").await;
+    shape::linked_files(&site.on_disk("pvc-source"), 100_000);
+    let (clone, cloned) = site.volume_from("pvc-clone", of_volume(&id)).await;
+    site.delete(&clone).await;
+    let (snapshot, taken) = site.snapshot("snap", &id, "tar.zst").await;
+    let (restored_id, restored) = site.volume_from("pvc-restored", of_snapshot(&snapshot)).await;
+    for (what, run) in [("clone", cloned), ("snapshot as tar.zst", taken), ("restore of tar.zst", restored)] {
+        report.at_most(&format!("{what}, {WHAT}"), "s", seconds(run.time), NONE);
+    }
+    site.delete(&restored_id).await;
+    site.delete_snapshot(&snapshot).await;
+    site.delete(&id).await;
+    site.close(report, "files with two names");
 }
 
 /// One large file.

@@ -24,6 +24,7 @@ mod old_clients;
 mod process;
 mod publishing;
 mod reaching;
+mod readers;
 mod registering;
 mod servers;
 mod several;

@@ -94,6 +94,14 @@ pub fn create_from(name: &str, source: Type, more: &[(&str, &str)]) -> CreateVol
     }
 }
 
+/// The same for those who only read.
+pub fn read_from(name: &str, source: Type, more: &[(&str, &str)]) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        volume_capabilities: vec![capability(Mode::MultiNodeReaderOnly, &[])],
+        ..create_from(name, source, more)
+    }
+}
+
 /// The volume of this id, to be cloned.
 pub fn of_volume(id: &str) -> Type {
     Type::Volume(VolumeSource { volume_id: id.into() })

@@ -57,6 +57,18 @@ pub fn empty_files(root: &Path, count: usize) {
     }
 }
 
+/// Empty files with two names each: all first names are in one directory, so a walk meets them before all others.
+pub fn linked_files(root: &Path, count: usize) {
+    let [first, second] = ["first", "second"].map(|name| root.join(name));
+    std::fs::create_dir(&first).unwrap();
+    std::fs::create_dir(&second).unwrap();
+    for number in 0..count {
+        let name = format!("{number:0200}");
+        std::fs::File::create_new(first.join(&name)).unwrap();
+        std::fs::hard_link(first.join(&name), second.join(&name)).unwrap();
+    }
+}
+
 /// Bytes without a pattern (xorshift64).
 struct Noise {
     state: u64,

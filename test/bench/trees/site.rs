@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use super::bare::{forget, warm_up};
 use crate::floor::{Operations, Share};
 use crate::kit::driver::Driver;
-use crate::kit::requests::{create, create_from, delete, delete_snapshot, snapshot};
+use crate::kit::requests::{create, create_from, delete, delete_snapshot, read_from, snapshot};
 use crate::kit::{Folder, folder};
 use crate::report::Report;
 use crate::volumes::{Peak, settle};
@@ -39,6 +39,10 @@ pub const PLACES: [Place; 4] = [
     Place { server: "10.0.6.1", disk: "/run/disks/plain", has_reflinks: false, has_latency: true },
 ];
 
+/// Where snapshots are read without a copy.
+pub const READERS: [Place; 2] =
+    [PLACES[0], Place { server: "10.0.7.1", disk: "/run/disks/ext4", has_reflinks: false, has_latency: false }];
+
 /// What one call took.
 pub struct Run {
     pub time: Duration,
@@ -51,6 +55,13 @@ pub struct Deleted {
     pub answered: Run,
     /// Until the trash was empty.
     pub freed: Run,
+}
+
+impl Place {
+    /// The disk, for the name of a row.
+    pub fn disk_name(self) -> &'static str {
+        self.disk.rsplit_once('/').map_or(self.disk, |(_, name)| name)
+    }
 }
 
 pub struct Site {
@@ -115,6 +126,14 @@ impl Site {
     /// A volume with the data of a volume or a snapshot; its id.
     pub async fn volume_from(&self, name: &str, source: Type) -> (String, Run) {
         let request = create_from(name, source, &self.parameters());
+        let mut controller = self.controller.clone();
+        let (made, run) = self.measured(async move { controller.create_volume(request).await }).await;
+        (made.unwrap().into_inner().volume.unwrap().volume_id, run)
+    }
+
+    /// A volume that is only read, with the data of a snapshot; its id.
+    pub async fn reader(&self, name: &str, source: Type) -> (String, Run) {
+        let request = read_from(name, source, &self.parameters());
         let mut controller = self.controller.clone();
         let (made, run) = self.measured(async move { controller.create_volume(request).await }).await;
         (made.unwrap().into_inner().volume.unwrap().volume_id, run)

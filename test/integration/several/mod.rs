@@ -6,6 +6,7 @@ mod claims;
 mod clients;
 mod copies;
 mod late;
+mod readers;
 mod sources;
 mod told;
 mod trash;

@@ -2,8 +2,8 @@
 import os
 
 from tests import api
-from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, content, driver_ready, events_of, export,
-                           helm, mounts_of, phase, pod, pods_ready, put, remove, succeeds)
+from tests.objects import (CHART, DRIVER, MODE_READ, SERVER, SHARE, bound, claim, cleared, content, driver_ready,
+                           events_of, export, helm, mounts_of, phase, pod, pods_ready, put, remove, succeeds)
 from tests.runner import test
 
 PARALLEL = 3
@@ -26,7 +26,7 @@ def source(kind, name):
 
 
 @test
-def a_snapshot_is_restored_as_it_was_to_a_new_claim():
+def a_snapshot_is_restored_as_it_was_to_a_new_claim_and_read_without_a_copy():
     claim("shot", "nfs")
     volume = bound("shot")["metadata"]["name"]
     put("before\n", volume, "file")
@@ -38,12 +38,20 @@ def a_snapshot_is_restored_as_it_was_to_a_new_claim():
     status = api.wait("the snapshot to be ready", 120, ready)
     put("after\n", volume, "file")
     claim("restored", "nfs", source=source("VolumeSnapshot", "shot"))
+    claim("reader", "nfs", mode=MODE_READ, source=source("VolumeSnapshot", "shot"))
     assert succeeds("restored", "cat /data/file", {"data": "restored"}) == "before\n"
     remove("VolumeSnapshot", "shot")
     api.gone("VolumeSnapshotContent", status["boundVolumeSnapshotContentName"])
     assert content(bound("restored")["metadata"]["name"], "file") == "before\n"
-    with cleared("PersistentVolumeClaim restored", "PersistentVolumeClaim shot"):
+    # Of a claim that is only read nothing was copied, and it outlives its snapshot.
+    reader = bound("reader")["metadata"]["name"]
+    assert not os.path.exists(export(reader)) and len(os.listdir(export(".nfs-csi/shared"))) == 1
+    write = "cat /data/file; touch /data/file 2>&1 || rm -f /data/file 2>&1 || true"
+    told = succeeds("reader", write, {"data": "reader"})
+    assert told.startswith("before\n") and told.count("Read-only file system") == 2, told
+    with cleared("PersistentVolumeClaim restored", "PersistentVolumeClaim reader", "PersistentVolumeClaim shot"):
         pass
+    api.wait("the snapshot's tree to be freed", 90, lambda: not os.listdir(export(".nfs-csi/shared")))
 
 
 @test
