@@ -14,20 +14,41 @@ impl Plan {
     /// Makes the volume, or finds it. None where it must be a copy: the snapshot has no tree of its own, or the volume
     /// exists and is a copy.
     pub(super) fn read_snapshot(&self, export: &Export, snapshot: &SnapshotId) -> Result<Option<Volume>, CreateError> {
-        if let Some(record) = export.record(&self.key)? {
-            let Some(tree) = record.subdir.shared_tree() else { return Ok(None) };
-            if let Some(volume) = self.of_tree(&tree).find_recorded(export, &record)? {
-                // An earlier attempt may have been cut short before it did.
-                export.confirm_record(&self.key)?;
-                return Ok(Some(volume));
-            }
-            self.forget(export, &tree, &record)?;
+        let key = snapshot.key();
+        let manifest = export.snapshot_to_read(&key)?;
+        let Some((secret, size)) = manifest.and_then(|manifest| Some((manifest.secret?, manifest.size_bytes))) else {
+            return match export.record(&self.key)? {
+                Some(record) => self.find_reader(export, &record),
+                None => Ok(None),
+            };
+        };
+        let (tree, capacity) = (SharedTree::new(key, secret), self.capacity_for(size, snapshot)?);
+        let contended = || CreateError::from(export.contended("make", self.name.to_string()));
+        let Some(inode) = export.share_tree(&tree)? else { return Err(contended()) };
+        let record = self.of_tree(&tree).record();
+        let record = Record { capacity_bytes: capacity, inode: Some(inode), ..record };
+        let claim = export.claim_tree(&tree, &self.key, &record)?;
+        // Where this fails, the claim stays: an answer that was lost may have been a success.
+        if let Created::Before(record) = export.record_claimed(&claim)? {
+            export.drop_claim(claim)?;
+            return self.find_reader(export, &record);
         }
-        let Some(manifest) = export.snapshot(&snapshot.key())? else { return Ok(None) };
-        let Some(secret) = manifest.secret.clone() else { return Ok(None) };
-        let capacity = self.capacity_for(manifest.size_bytes, snapshot)?;
-        let tree = SharedTree::new(snapshot.key(), secret);
-        self.of_tree(&tree).record_reader(export, &tree, capacity).map(Some)
+        if !claim.is_reliable() || !export.is_shared(&tree, inode)? {
+            // The snapshot was deleted meanwhile, and this came too late to keep the tree.
+            self.forget(export, &tree, &record)?;
+            return Err(contended());
+        }
+        self.of_tree(&tree).accept(&record).map(Some)
+    }
+
+    /// The volume that has this record; none if that is a copy.
+    fn find_reader(&self, export: &Export, record: &Record) -> Result<Option<Volume>, CreateError> {
+        let Some(tree) = record.subdir.shared_tree() else { return Ok(None) };
+        if let Some(volume) = self.of_tree(&tree).find_recorded(export, record)? {
+            return Ok(Some(volume));
+        }
+        self.forget(export, &tree, record)?;
+        Err(export.contended("make", self.name.to_string()).into())
     }
 
     /// The same volume in a snapshot's tree. What the class says of a volume's directory, it says of none here.
@@ -39,32 +60,10 @@ impl Plan {
         plan
     }
 
-    fn record_reader(&self, export: &Export, tree: &SharedTree, capacity: u64) -> Result<Volume, CreateError> {
-        let contended = || CreateError::from(export.contended("make", self.name.to_string()));
-        self.claim(export)?;
-        let Some(inode) = export.share_tree(tree)? else {
-            self.take_back_claim(export);
-            return Err(contended());
-        };
-        let record = Record { capacity_bytes: capacity, inode: Some(inode), ..self.record() };
-        let record = match export.create_record(&self.key, &record)? {
-            Created::Now => record,
-            Created::Before(record) => *record,
-        };
-        let volume = self.accept(&record)?;
-        if !self.is_as_made(export, inode)? {
-            // The snapshot was deleted meanwhile, and this came too late to keep the tree.
-            self.forget(export, tree, &record)?;
-            return Err(contended());
-        }
-        export.confirm_record(&self.key)?;
-        Ok(volume)
-    }
-
     /// Removes what was recorded of a volume that nobody has got, since its tree is gone.
     fn forget(&self, export: &Export, tree: &SharedTree, record: &Record) -> Result<(), CreateError> {
         self.remove_record(export, record)?;
-        self.of_tree(tree).take_back_claim(export);
+        export.release(&SubDir::of_shared_tree(tree), &self.key, None)?;
         if let Some(name) = export.throw_away_unused_tree(tree)? {
             export.leave_to_reaper(name);
         }

@@ -3,7 +3,7 @@
 //!
 //! The folder `subdirs/` mirrors the volumes' paths: the volume with key K in `a/b` has the folder `d.a/d.b/v.K`, or
 //! `v.K.<cluster>` where its cluster has a name. A volume in the directory of its own name needs no claim: no other has
-//! that name, and its record stands for it. A volume that reads the tree of a snapshot claims that: in `s.<name>/v.K`.
+//! that name, and its record stands for it. The claims on trees of snapshots are elsewhere (tree_claims.rs).
 //!
 //! A claim counts only with its record. So a claim that a crash leaves harms nobody, and whoever makes a volume makes
 //! its claim first, then its directory, then its record, and then looks again whether claim and directory are still
@@ -24,7 +24,6 @@ use super::{Export, ExportError};
 use crate::beneath;
 use crate::tree::make::descend;
 use crate::volume::record_key::RecordKey;
-use crate::volume::shared_tree::SharedTree;
 use crate::volume::subdir::SubDir;
 
 /// Who else names a directory.
@@ -51,11 +50,9 @@ pub(super) struct Claim {
     pub(super) age: Duration,
 }
 
-/// How the names of claims, of folders, of those for snapshots' trees, of claims that are being taken back, and of notes
-/// begin.
+/// How the names of claims, of folders, of claims that are being taken back, and of notes begin.
 const CLAIM: &str = "v.";
 const FOLDER: &str = "d.";
-const SHARED: &str = "s.";
 const TAKEN_BACK: &str = "x.";
 const MADE: &str = "m.";
 
@@ -65,6 +62,9 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn claim(&self, subdir: &SubDir, key: &RecordKey, owner: Option<&str>) -> Result<(), ExportError> {
+        if let Some(tree) = subdir.shared_tree() {
+            return self.claim_tree_again(&tree, key);
+        }
         let folders = folders(subdir);
         let (top, claim) = (&self.layout()?.subdirs, claim_name(key, owner));
         let claimed = despite_rivals(|| {
@@ -83,6 +83,9 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn has_claim(&self, subdir: &SubDir, key: &RecordKey, owner: Option<&str>) -> Result<bool, ExportError> {
+        if let Some(tree) = subdir.shared_tree() {
+            return self.has_tree_claim(&tree, key);
+        }
         let Some(folder) = self.folder_of(subdir)? else { return Ok(false) };
         match fstatat(folder, claim_name(key, owner).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
@@ -106,6 +109,9 @@ impl Export {
 
     /// Who names the directory or one inside it, as [`Export::claims`], but for one volume at most.
     pub(super) fn claims_but(&self, subdir: &SubDir, key: Option<&RecordKey>) -> Result<Claims, ExportError> {
+        if let Some(tree) = subdir.shared_tree() {
+            return self.readers_but(&tree, key);
+        }
         let Some(folder) = self.folder_of(subdir)? else { return Ok(Claims::None) };
         let failed = |errno| self.failed("look who claims", subdir.to_string(), errno);
         let (mut sharing, mut inside) = (Vec::new(), Vec::new());
@@ -148,6 +154,9 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn release(&self, subdir: &SubDir, key: &RecordKey, owner: Option<&str>) -> Result<(), ExportError> {
+        if let Some(tree) = subdir.shared_tree() {
+            return self.release_tree(&tree, key);
+        }
         self.remove_upwards(&folders(subdir), &claim_name(key, owner))
             .map_err(|errno| self.failed("release", subdir.to_string(), errno))
     }
@@ -177,6 +186,9 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn take_back_claim(&self, subdir: &SubDir, key: &RecordKey, owner: Option<&str>) -> Result<(), ExportError> {
+        if let Some(tree) = subdir.shared_tree() {
+            return self.sweep_tree_claims(Some((&tree, key)));
+        }
         let folders = folders(subdir);
         self.take_back(&folders, &claim_name(key, owner), key)
             .map_err(|errno| self.failed("take back the claim on", subdir.to_string(), errno))
@@ -205,6 +217,7 @@ impl Export {
     /// Where the server fails.
     pub fn sweep_claims(&self, retention: Duration) -> Result<(), ExportError> {
         let failed = |errno| self.failed("sweep", "subdirs", errno);
+        self.sweep_tree_claims(None)?;
         self.each_of_subdirs(|path, folder, found| {
             for name in found {
                 let is_old = || self.age_in(folder, name) >= Some(retention);
@@ -233,7 +246,7 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub(super) fn all_claims(&self) -> Result<Vec<Claim>, ExportError> {
-        let mut claims = Vec::new();
+        let mut claims = self.all_tree_claims()?;
         self.each_of_subdirs(|path, folder, found| {
             for name in found {
                 let Some((key, owner)) = claimant(name) else { continue };
@@ -264,7 +277,7 @@ impl Export {
         while let Some(path) = waiting.pop() {
             let Some(folder) = reach(top, &names(&path)).map_err(failed)? else { continue };
             let found = listed(&folder).map_err(failed)?;
-            let folders = found.iter().filter(|name| name.starts_with(FOLDER) || name.starts_with(SHARED));
+            let folders = found.iter().filter(|name| name.starts_with(FOLDER));
             waiting.extend(folders.map(|name| path.iter().cloned().chain([name.clone()]).collect()));
             see(&path, &folder, &found)?;
         }
@@ -356,21 +369,13 @@ fn claimant(name: &str) -> Option<(RecordKey, Option<String>)> {
     Some((key.parse().ok()?, owner))
 }
 
-/// The folder for each component of a path; for a snapshot's tree there is one.
+/// The folder for each component of a path.
 fn folders(subdir: &SubDir) -> Vec<String> {
-    match subdir.shared_tree() {
-        Some(tree) => vec![format!("{SHARED}{}", tree.name())],
-        None => subdir.components().map(folder_name).collect(),
-    }
+    subdir.components().map(folder_name).collect()
 }
 
 /// The directory that the claims in a folder are on; none if it is not the driver's folder.
 fn claimed_by(path: &[String]) -> Option<SubDir> {
-    if let [folder] = path
-        && let Some(name) = folder.strip_prefix(SHARED)
-    {
-        return SharedTree::named(name).map(|tree| SubDir::of_shared_tree(&tree));
-    }
     let components: Vec<&str> = path.iter().map(|folder| folder.strip_prefix(FOLDER).unwrap_or(folder)).collect();
     SubDir::parse(&components.join("/")).ok()
 }

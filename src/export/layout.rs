@@ -6,6 +6,7 @@
 //!   subdirs/…            which volumes name which directory (claims.rs)
 //!   snapshots/<key>/     one folder a snapshot: its data and its manifest (snapshots.rs)
 //!   staging/<id>         what is being made (staging.rs)
+//!   readers/…            which volumes read which snapshot's tree (tree_claims.rs)
 //!   shared/<key>.<secret> the tree of a snapshot that volumes read, 0711 as the folders above (shared_trees.rs)
 //!   trash/<id>           deleted volumes and snapshots until they are freed (trash.rs)
 //!   clock                a file that is touched to learn the server's time (clock.rs)

@@ -29,6 +29,7 @@ mod staging_sweep;
 pub mod trash;
 pub mod trash_free;
 mod trash_name;
+pub mod tree_claims;
 mod tree_turns;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,6 +47,7 @@ pub use self::error::ExportError;
 use self::holder::Holder;
 pub use self::layout::Folder;
 use self::layout::{Layout, TreeLayout};
+use self::shared_trees::TreeFolders;
 use self::trash::TrashName;
 pub use self::tree_turns::TreeWork;
 use self::tree_turns::Turns;
@@ -82,6 +84,7 @@ pub struct Export {
     lost: OnceLock<Duration>,
     layout: OnceLock<Layout>,
     tree_layout: OnceLock<TreeLayout>,
+    tree_folders: OnceLock<TreeFolders>,
     shared: Arc<Shared>,
     file_system: FileSystem,
     used: Mutex<Instant>,
@@ -146,6 +149,7 @@ impl Export {
             lost: OnceLock::new(),
             layout: OnceLock::new(),
             tree_layout: OnceLock::new(),
+            tree_folders: OnceLock::new(),
             shared,
             file_system: FileSystem::default(),
             used: Mutex::new(Instant::now()),
@@ -330,6 +334,15 @@ impl Export {
         self.layout()?;
         let layout = TreeLayout::open(self)?;
         Ok(self.tree_layout.get_or_init(|| layout))
+    }
+
+    /// The folders for snapshots that volumes read, made on first use.
+    fn tree_folders(&self) -> Result<&TreeFolders, ExportError> {
+        if let Some(folders) = self.tree_folders.get() {
+            return Ok(folders);
+        }
+        let folders = TreeFolders::open(self)?;
+        Ok(self.tree_folders.get_or_init(|| folders))
     }
 
     /// What calls moved to the trash since this was asked last: it can be freed.

@@ -2,9 +2,10 @@
 //!
 //! The first such volume moves the tree out of the snapshot's folder to `.nfs-csi/shared/<key>.<secret>`, where nodes
 //! mount it. From then on it belongs to the snapshot, as long as that is in place, and to every volume with a claim on
-//! it and a record (claims.rs). It is thrown away when the last of them goes, in whatever order they do:
+//! it and a record (tree_claims.rs). It is thrown away when the last of them goes, in whatever order they do:
 //!
-//! - who makes a volume claims the tree, moves it, writes the record, and then looks whether the tree is still there;
+//! - who makes a volume moves the tree, claims it, puts the record in place, and then looks whether the tree is still
+//!   there;
 //! - who deletes the last volume finds the snapshot gone, and throws the tree away as any volume's directory
 //!   (controller/delete.rs);
 //! - who frees a snapshot that was deleted throws its tree away where nobody claims it, or has it put back where
@@ -14,12 +15,15 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat, fstatat};
+use rustix::fs::{AtFlags as LookFlags, StatxFlags, statx};
 
 use super::claims::Claims;
 use super::directories::reach;
 use super::layout::SEARCHED_BY_ALL;
-use super::snapshots::TREE;
+use super::pages::Listed;
+use super::snapshots::{Manifest, TREE};
 use super::trash::{Kind, Moved, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
@@ -31,8 +35,77 @@ use crate::volume::subdir::SubDir;
 
 /// The name in the trash of a snapshot's tree that no volume can be made of any more.
 const GONE: &str = "data.gone";
+/// The folder of the claims on trees.
+const READERS: &str = "readers";
+
+/// The folders for these trees, open.
+#[derive(Debug)]
+pub(super) struct TreeFolders {
+    /// Claims on them.
+    pub(super) readers: OwnedFd,
+    /// The trees, where the server is asked for each name.
+    shared: OwnedFd,
+    /// The same in the mount for trees.
+    known: OwnedFd,
+}
+
+impl TreeFolders {
+    /// Opens the folders; makes those that are missing.
+    pub(super) fn open(export: &Export) -> Result<Self, ExportError> {
+        let failed = |(name, errno): (String, Errno)| export.failed("make the folder", name, errno);
+        let top = &export.layout()?.top;
+        let readers = descend(top, &[READERS], Some(Mode::S_IRWXU)).map_err(failed)?;
+        let shared = descend(top, &[FOLDER], Some(Mode::S_IRWXU | SEARCHED_BY_ALL)).map_err(failed)?;
+        for folder in [&shared, top] {
+            let_search(folder).map_err(|errno| failed((FOLDER.into(), errno)))?;
+        }
+        let known = descend(export.tree_root(), &[RESERVED, FOLDER], None).map_err(failed)?;
+        Ok(Self { readers, shared, known })
+    }
+}
+
+/// Lets others than root walk through a folder.
+fn let_search(folder: &OwnedFd) -> nix::Result<()> {
+    if Mode::from_bits_truncate(fstat(folder)?.st_mode).contains(SEARCHED_BY_ALL) {
+        return Ok(());
+    }
+    fchmodat(folder, ".", Mode::S_IRWXU | SEARCHED_BY_ALL, FchmodatFlags::FollowSymlink)
+}
 
 impl Export {
+    /// Whether a volume ever read a snapshot's tree here.
+    pub(super) fn has_tree_folders(&self) -> Result<bool, ExportError> {
+        if self.tree_folders.get().is_some() {
+            return Ok(true);
+        }
+        let found = reach(&self.layout()?.top, &[READERS]).map_err(|errno| self.failed("look for", READERS, errno))?;
+        Ok(found.is_some())
+    }
+
+    /// The manifest of a snapshot, as [`Export::snapshot`] gives it. Where this driver has taken the snapshot, the
+    /// server is asked for less: the mount for trees knows it.
+    ///
+    /// # Errors
+    /// As [`Export::snapshot`].
+    pub fn snapshot_to_read(&self, key: &RecordKey) -> Result<Option<Manifest>, ExportError> {
+        let (snapshots, name) = (&self.layout()?.snapshots, key.to_string());
+        let there = match fstatat(snapshots, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat.st_ino,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(self.failed("look for snapshot", name, errno)),
+        };
+        // What that mount has under the name is still this snapshot: a number is not used again while a file below can
+        // be opened.
+        let known = &self.tree_layout()?.snapshots;
+        let remembered = remembered_inode(known, &name);
+        if remembered == Some(there)
+            && let Ok(Some(manifest)) = Manifest::read(self, known, key)
+        {
+            return Ok(Some(manifest));
+        }
+        Manifest::read(self, snapshots, key)
+    }
+
     /// Moves a snapshot's tree to where volumes read it; gives its inode number. None if there is no such tree any
     /// more.
     ///
@@ -41,35 +114,33 @@ impl Export {
     pub fn share_tree(&self, tree: &SharedTree) -> Result<Option<u64>, ExportError> {
         let failed = |errno| self.failed("make readable the tree of snapshot", tree.key().to_string(), errno);
         let (from, name) = (format!("{}/{TREE}", tree.key()), tree.name());
-        let shared = self.make_shared_folder().map_err(|(name, errno)| self.failed("make the folder", name, errno))?;
-        // First in the mount that made the snapshot. What that remembers may be wrong: then the server is asked.
-        if beneath::rename(&self.tree_layout()?.snapshots, &from, &shared, &name).is_err() {
-            let shared = descend(self.root(), &[RESERVED, FOLDER], None).map_err(|(_, errno)| failed(errno))?;
-            match beneath::rename(&self.layout()?.snapshots, &from, shared, &name) {
-                // The tree is there already, or there is none.
-                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
-            return self.inode_of(&SubDir::of_shared_tree(tree));
+        let folders = self.tree_folders()?;
+        // First in the mount that made the snapshot. What that remembers may be wrong: [`Export::is_shared`] tells.
+        if let Some(inode) = remembered_inode(&folders.known, &name) {
+            return Ok(Some(inode));
         }
-        fstat(beneath::open_dir(&shared, name.as_str()).map_err(failed)?).map(|stat| Some(stat.st_ino)).map_err(failed)
+        if beneath::rename(&self.tree_layout()?.snapshots, &from, &folders.known, &name).is_ok()
+            && let Some(inode) = remembered_inode(&folders.known, &name)
+        {
+            return Ok(Some(inode));
+        }
+        match beneath::rename(&self.layout()?.snapshots, &from, &folders.shared, &name) {
+            // The tree is there already, or there is none.
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => self.inode_of(&SubDir::of_shared_tree(tree)),
+            Err(errno) => Err(failed(errno)),
+        }
     }
 
-    /// The folder of these trees, in the mount for trees, with permissions to walk there for all.
-    fn make_shared_folder(&self) -> Result<OwnedFd, (String, Errno)> {
-        let top = descend(self.tree_root(), &[RESERVED], None)?;
-        let shared = descend(&top, &[FOLDER], Some(Mode::S_IRWXU | SEARCHED_BY_ALL))?;
-        for folder in [&shared, &top] {
-            let open = |folder: &OwnedFd| {
-                let mode = Mode::from_bits_truncate(fstat(folder)?.st_mode);
-                if mode.contains(SEARCHED_BY_ALL) {
-                    return Ok(());
-                }
-                fchmodat(folder, ".", Mode::S_IRWXU | SEARCHED_BY_ALL, FchmodatFlags::FollowSymlink)
-            };
-            open(folder).map_err(|errno| (FOLDER.to_owned(), errno))?;
+    /// Whether a tree is where volumes read it, as the server tells.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn is_shared(&self, tree: &SharedTree, inode: u64) -> Result<bool, ExportError> {
+        match fstatat(&self.tree_folders()?.shared, tree.name().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(stat.st_ino == inode),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(errno) => Err(self.failed("look for the tree of snapshot", tree.key().to_string(), errno)),
         }
-        Ok(shared)
     }
 
     /// Whether the snapshot whose tree this is has not been deleted.
@@ -136,4 +207,10 @@ impl Export {
             Err(errno) => Err(self.failed("rename in the trash", from, errno)),
         }
     }
+}
+
+/// The inode number that a mount remembers for a name, or the server's where it remembers none.
+fn remembered_inode(folder: &OwnedFd, name: &str) -> Option<u64> {
+    let flags = LookFlags::SYMLINK_NOFOLLOW | LookFlags::STATX_DONT_SYNC;
+    statx(folder, name, flags, StatxFlags::INO).ok().map(|stat| stat.stx_ino)
 }

@@ -48,7 +48,7 @@ fn nothing_left() {
     while !names(SHARED).is_empty() && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
-    for folder in [SHARED, ".nfs-csi/snapshots", ".nfs-csi/subdirs"] {
+    for folder in [SHARED, ".nfs-csi/readers", ".nfs-csi/snapshots", ".nfs-csi/subdirs"] {
         assert_eq!(names(folder), Vec::<String>::new(), "{folder}");
     }
     no_litter();
@@ -212,8 +212,9 @@ async fn what_cannot_be_read_in_place_or_is_not_to_be_is_copied() {
         );
         copies.push(copy);
     }
-    assert_eq!(made(&driver, read_from("pvc-0", of_snapshot(SNAPSHOT), &[])).await.volume_id, copies[0].volume_id);
     assert_eq!(names(SHARED), Vec::<String>::new());
+    // Nor does a class that has no such key any more.
+    assert_eq!(made(&driver, read_from("pvc-0", of_snapshot(SNAPSHOT), &[])).await.volume_id, copies[0].volume_id);
     for copy in &copies {
         removed(&driver, copy).await;
     }
@@ -246,7 +247,7 @@ async fn nobody_gets_into_a_tree_whose_name_he_does_not_know() {
     let target = folder.path().join("target");
     node.node_publish_volume(publish(&all, &target, Mode::MultiNodeMultiWriter, &[])).await.unwrap();
     let errno = |error: std::io::Error| error.raw_os_error();
-    for folder in ["", "/shared", "/snapshots", "/volumes", "/trash", "/staging", "/subdirs"] {
+    for folder in ["", "/shared", "/snapshots", "/volumes", "/trash", "/staging", "/subdirs", "/readers"] {
         let listed = std::fs::read_dir(target.join(format!(".nfs-csi{folder}")));
         assert_eq!(listed.map(drop).map_err(errno), Err(Some(Errno::EACCES as i32)), "{folder}");
     }

@@ -30,16 +30,28 @@ pub async fn is_well(share: &Share) -> Result<(), String> {
 pub fn faults(share: &Share) -> Vec<String> {
     let mut faults = Vec::new();
     let claims = records(share, &mut faults);
-    let claimed = claimed(&share.on_disk(".nfs-csi/subdirs"), Path::new(""), &mut faults);
+    let mut claimed = claimed(&share.on_disk(".nfs-csi/subdirs"), Path::new(""), &mut faults);
+    // Those on trees of snapshots, without the part of their names that no other has.
+    let readers = share.names(".nfs-csi/readers");
+    claimed.extend(readers.iter().filter_map(|name| {
+        let (tree, key) = name.rsplit_once('.')?.0.rsplit_once('.')?;
+        Some(Path::new(tree).join(key))
+    }));
     faults.extend(claims.difference(&claimed).map(|claim| format!("no claim {}", claim.display())));
     faults.extend(claimed.difference(&claims).map(|claim| format!("a claim without a record: {}", claim.display())));
+    for name in share.names(".nfs-csi/shared") {
+        if !claimed.iter().any(|claim| claim.starts_with(&name)) && !has_snapshot(share, &name) {
+            faults.push(format!("nobody's tree of a snapshot: {name}"));
+        }
+    }
     for folder in ["staging", "trash"] {
         let left = share.names(&format!(".nfs-csi/{folder}"));
         faults.extend(left.into_iter().map(|name| format!("left in {folder}: {name}")));
     }
     for key in share.names(".nfs-csi/snapshots") {
         let folder = share.on_disk(".nfs-csi/snapshots").join(&key);
-        let data = ["data", "data.tar.zst"].iter().filter(|name| folder.join(name).exists()).count();
+        let shared = share.names(".nfs-csi/shared").iter().filter(|name| is_tree_of(name, share, &key)).count();
+        let data = shared + ["data", "data.tar.zst"].iter().filter(|name| folder.join(name).exists()).count();
         match read(&folder.join("manifest.json")) {
             Ok(manifest) if !is_key(&key, &manifest) => faults.push(format!("snapshot {key} has another's manifest")),
             Ok(_) if data == 1 => {}
@@ -71,7 +83,9 @@ fn records(share: &Share, faults: &mut Vec<String>) -> BTreeSet<PathBuf> {
             Ok(_) => {}
             Err(error) => faults.push(format!("{subdir} of {}: {error}", record["name"])),
         }
-        if record["subdir_given"] == true {
+        if let Some(tree) = subdir.strip_prefix(".nfs-csi/shared/") {
+            claims.insert(Path::new(tree).join(key));
+        } else if record["subdir_given"] == true {
             let folders = subdir.split('/').map(|component| format!("d.{component}"));
             claims.insert(folders.collect::<PathBuf>().join(format!("v.{key}")));
         }
@@ -105,6 +119,17 @@ fn claimed(folder: &Path, path: &Path, faults: &mut Vec<String>) -> BTreeSet<Pat
         found.extend(below);
     }
     found
+}
+
+/// Whether a tree that volumes read is that of a snapshot which exists.
+fn has_snapshot(share: &Share, tree: &str) -> bool {
+    tree.split_once('.').is_some_and(|(key, _)| is_tree_of(tree, share, key))
+}
+
+/// Whether a tree that volumes read is that of the snapshot with a key.
+fn is_tree_of(tree: &str, share: &Share, key: &str) -> bool {
+    let manifest = read(&share.on_disk(".nfs-csi/snapshots").join(key).join("manifest.json"));
+    manifest.is_ok_and(|manifest| manifest["secret"].as_str().is_some_and(|secret| tree == format!("{key}.{secret}")))
 }
 
 fn read(path: &Path) -> Result<Value, String> {
