@@ -4,6 +4,7 @@
 use super::create::{CreateError, Plan, Volume};
 use crate::export::Export;
 use crate::export::catalog::{Created, Record};
+use crate::export::snapshots::Manifest;
 use crate::tree::make::Attributes;
 use crate::volume::access::OnDelete;
 use crate::volume::shared_tree::SharedTree;
@@ -15,18 +16,19 @@ impl Plan {
     /// exists and is a copy.
     pub(super) fn read_snapshot(&self, export: &Export, snapshot: &SnapshotId) -> Result<Option<Volume>, CreateError> {
         let key = snapshot.key();
-        let manifest = export.snapshot_to_read(&key)?;
-        let Some((secret, size)) = manifest.and_then(|manifest| Some((manifest.secret?, manifest.size_bytes))) else {
+        let found = export.open_snapshot(&key)?.and_then(|(folder, manifest)| {
+            let Manifest { secret, inode, size_bytes, .. } = manifest;
+            Some((folder, SharedTree::new(key, secret?), inode?, size_bytes))
+        });
+        let Some((folder, tree, inode, size)) = found else {
             return match export.record(&self.key)? {
                 Some(record) => self.find_reader(export, &record),
                 None => Ok(None),
             };
         };
-        let (tree, capacity) = (SharedTree::new(key, secret), self.capacity_for(size, snapshot)?);
-        let contended = || CreateError::from(export.contended("make", self.name.to_string()));
-        let Some(inode) = export.share_tree(&tree)? else { return Err(contended()) };
-        let record = self.of_tree(&tree).record();
-        let record = Record { capacity_bytes: capacity, inode: Some(inode), ..record };
+        let capacity_bytes = self.capacity_for(size, snapshot)?;
+        export.share_tree(&folder, &tree)?;
+        let record = Record { capacity_bytes, inode: Some(inode), ..self.of_tree(&tree).record() };
         let claim = export.claim_tree(&tree, &self.key, &record)?;
         // Where this fails, the claim stays: an answer that was lost may have been a success.
         if let Created::Before(record) = export.record_claimed(&claim)? {
@@ -36,7 +38,7 @@ impl Plan {
         if !claim.is_reliable() || !export.is_shared(&tree, inode)? {
             // The snapshot was deleted meanwhile, and this came too late to keep the tree.
             self.forget(export, &tree, &record)?;
-            return Err(contended());
+            return Err(export.contended("make", self.name.to_string()).into());
         }
         self.of_tree(&tree).accept(&record).map(Some)
     }

@@ -215,9 +215,10 @@ impl Taking {
         if !volume.is_in_place(origin)? {
             return Err(origin.contended("read", format!("volume {}", request.volume)));
         }
-        let files = self.count(export, staged, progress.files() - before.0)?;
+        let (files, inode) = self.count(export, staged, progress.files() - before.0)?;
         let manifest = Manifest {
             files,
+            inode,
             counted: true,
             bytes: progress.bytes() - before.1,
             vanished: progress.vanished() - before.2,
@@ -236,12 +237,12 @@ impl Taking {
         Ok(manifest)
     }
 
-    /// How many entries the finished snapshot has. Of a tree, the names are counted again: while it was copied, a name
-    /// that the volume's directory gave twice counted twice.
-    fn count(&self, export: &Export, staged: &Staged, files: u64) -> Result<u64, ExportError> {
+    /// How many entries the finished snapshot has, and its tree's inode number. Of a tree, the names are counted again:
+    /// while it was copied, a name that the volume's directory gave twice counted twice.
+    fn count(&self, export: &Export, staged: &Staged, files: u64) -> Result<(u64, Option<u64>), ExportError> {
         match self.request.format {
-            SnapshotFormat::Archive => Ok(files),
-            SnapshotFormat::Tree => export.count_staged_snapshot(staged),
+            SnapshotFormat::Archive => Ok((files, None)),
+            SnapshotFormat::Tree => export.count_staged_snapshot(staged).map(|(files, inode)| (files, Some(inode))),
         }
     }
 

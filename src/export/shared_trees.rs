@@ -17,13 +17,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat, fstatat};
-use rustix::fs::{AtFlags as LookFlags, StatxFlags, statx};
 
 use super::claims::Claims;
 use super::directories::reach;
 use super::layout::SEARCHED_BY_ALL;
-use super::pages::Listed;
-use super::snapshots::{Manifest, TREE};
+use super::snapshots::TREE;
 use super::trash::{Kind, Moved, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
@@ -43,10 +41,8 @@ const READERS: &str = "readers";
 pub(super) struct TreeFolders {
     /// Claims on them.
     pub(super) readers: OwnedFd,
-    /// The trees, where the server is asked for each name.
+    /// The trees.
     shared: OwnedFd,
-    /// The same in the mount for trees.
-    known: OwnedFd,
 }
 
 impl TreeFolders {
@@ -59,8 +55,7 @@ impl TreeFolders {
         for folder in [&shared, top] {
             let_search(folder).map_err(|errno| failed((FOLDER.into(), errno)))?;
         }
-        let known = descend(export.tree_root(), &[RESERVED, FOLDER], None).map_err(failed)?;
-        Ok(Self { readers, shared, known })
+        Ok(Self { readers, shared })
     }
 }
 
@@ -82,52 +77,15 @@ impl Export {
         Ok(found.is_some())
     }
 
-    /// The manifest of a snapshot, as [`Export::snapshot`] gives it. Where this driver has taken the snapshot, the
-    /// server is asked for less: the mount for trees knows it.
-    ///
-    /// # Errors
-    /// As [`Export::snapshot`].
-    pub fn snapshot_to_read(&self, key: &RecordKey) -> Result<Option<Manifest>, ExportError> {
-        let (snapshots, name) = (&self.layout()?.snapshots, key.to_string());
-        let there = match fstatat(snapshots, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat.st_ino,
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed("look for snapshot", name, errno)),
-        };
-        // What that mount has under the name is still this snapshot: a number is not used again while a file below can
-        // be opened.
-        let known = &self.tree_layout()?.snapshots;
-        let remembered = remembered_inode(known, &name);
-        if remembered == Some(there)
-            && let Ok(Some(manifest)) = Manifest::read(self, known, key)
-        {
-            return Ok(Some(manifest));
-        }
-        Manifest::read(self, snapshots, key)
-    }
-
-    /// Moves a snapshot's tree to where volumes read it; gives its inode number. None if there is no such tree any
-    /// more.
+    /// Moves the tree from its snapshot's `folder` to where volumes read it, if it is not there already. Whether it is
+    /// there now, [`Export::is_shared`] tells.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn share_tree(&self, tree: &SharedTree) -> Result<Option<u64>, ExportError> {
-        let failed = |errno| self.failed("make readable the tree of snapshot", tree.key().to_string(), errno);
-        let (from, name) = (format!("{}/{TREE}", tree.key()), tree.name());
-        let folders = self.tree_folders()?;
-        // First in the mount that made the snapshot. What that remembers may be wrong: [`Export::is_shared`] tells.
-        if let Some(inode) = remembered_inode(&folders.known, &name) {
-            return Ok(Some(inode));
-        }
-        if beneath::rename(&self.tree_layout()?.snapshots, &from, &folders.known, &name).is_ok()
-            && let Some(inode) = remembered_inode(&folders.known, &name)
-        {
-            return Ok(Some(inode));
-        }
-        match beneath::rename(&self.layout()?.snapshots, &from, &folders.shared, &name) {
-            // The tree is there already, or there is none.
-            Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR) => self.inode_of(&SubDir::of_shared_tree(tree)),
-            Err(errno) => Err(failed(errno)),
+    pub fn share_tree(&self, folder: &OwnedFd, tree: &SharedTree) -> Result<(), ExportError> {
+        match beneath::rename(folder, TREE, &self.tree_folders()?.shared, &tree.name()) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ESTALE) => Ok(()),
+            Err(errno) => Err(self.failed("make readable the tree of snapshot", tree.key().to_string(), errno)),
         }
     }
 
@@ -207,10 +165,4 @@ impl Export {
             Err(errno) => Err(self.failed("rename in the trash", from, errno)),
         }
     }
-}
-
-/// The inode number that a mount remembers for a name, or the server's where it remembers none.
-fn remembered_inode(folder: &OwnedFd, name: &str) -> Option<u64> {
-    let flags = LookFlags::SYMLINK_NOFOLLOW | LookFlags::STATX_DONT_SYNC;
-    statx(folder, name, flags, StatxFlags::INO).ok().map(|stat| stat.stx_ino)
 }

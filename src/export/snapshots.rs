@@ -71,6 +71,9 @@ pub struct Manifest {
     /// version 0.1.0: they are copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
+    /// The inode number of its tree; there with `secret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<u64>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -97,6 +100,7 @@ impl Manifest {
             vanished: 0,
             owner: None,
             secret: None,
+            inode: None,
         }
     }
 }
@@ -120,6 +124,22 @@ impl Export {
             Some(snapshots) => Manifest::read(self, &snapshots, key),
             None => Ok(None),
         }
+    }
+
+    /// A snapshot's folder, open, and its manifest; none if there is no such snapshot.
+    ///
+    /// # Errors
+    /// As [`Export::snapshot`].
+    pub fn open_snapshot(&self, key: &RecordKey) -> Result<Option<(OwnedFd, Manifest)>, ExportError> {
+        let failed = |errno| self.failed("open snapshot", key.to_string(), errno);
+        let folder = match beneath::open_dir(&self.layout()?.snapshots, key.to_string()) {
+            Ok(folder) => folder,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let Some(file) = small_file::open(&folder, MANIFEST).map_err(failed)? else { return Ok(None) };
+        let manifest = read_manifest(self, &file, key)?;
+        Ok(Some((folder, manifest)))
     }
 
     /// A snapshot's data, open for reading.
@@ -160,13 +180,15 @@ impl Export {
         beneath::open_dir(staged, TREE).map_err(failed)
     }
 
-    /// How many entries are in the tree of a snapshot that is being made.
+    /// How many entries are in the tree of a snapshot that is being made, and the tree's inode number.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn count_staged_snapshot(&self, staged: &Staged) -> Result<u64, ExportError> {
-        let tree = beneath::open_dir(staged, TREE).map_err(|errno| self.failed("open in staging", TREE, errno))?;
-        count::entries(&tree, self.effort()).map_err(|error| self.tree_failed(&"the snapshot", &error))
+    pub fn count_staged_snapshot(&self, staged: &Staged) -> Result<(u64, u64), ExportError> {
+        let failed = |errno| self.failed("open in staging", TREE, errno);
+        let tree = beneath::open_dir(staged, TREE).map_err(failed)?;
+        let files = count::entries(&tree, self.effort()).map_err(|error| self.tree_failed(&"the snapshot", &error))?;
+        Ok((files, fstat(&tree).map_err(failed)?.st_ino))
     }
 
     /// The tree of an earlier attempt at a snapshot; none if it had not come as far.
@@ -297,12 +319,18 @@ impl Listed for Manifest {
 
     fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
         let failed = |errno| export.failed("open the manifest of snapshot", key.to_string(), errno);
-        let path = format!("{key}/{MANIFEST}");
-        let Some(file) = small_file::open(folder, &path).map_err(failed)? else { return Ok(None) };
-        let text = small_file::read(&file).map_err(failed)?;
-        let (path, share) = (format!("snapshots/{path}"), export.share().to_string());
-        super::catalog::parse(&text, FORMAT, path, share).map(Some)
+        let Some(file) = small_file::open(folder, format!("{key}/{MANIFEST}")).map_err(failed)? else {
+            return Ok(None);
+        };
+        read_manifest(export, &file, key).map(Some)
     }
+}
+
+fn read_manifest(export: &Export, file: &OwnedFd, key: &RecordKey) -> Result<Manifest, ExportError> {
+    let failed = |errno| export.failed("read the manifest of snapshot", key.to_string(), errno);
+    let text = small_file::read(file).map_err(failed)?;
+    let (path, share) = (format!("snapshots/{key}/{MANIFEST}"), export.share().to_string());
+    super::catalog::parse(&text, FORMAT, path, share)
 }
 
 fn new_file(staged: &Staged, name: &str) -> nix::Result<File> {
