@@ -23,7 +23,7 @@ use crate::export::{Export, ExportError, TreeWork};
 use crate::mount::options::Options;
 use crate::tree::archive::{self, Limits};
 use crate::tree::attributes::permissions;
-use crate::tree::copy::{self, Earlier, Links, Place};
+use crate::tree::copy::{self, Earlier, FileSystems, Links, Place};
 use crate::tree::{Progress, SourceKind, make};
 use crate::volume::content::Source;
 use crate::volume::id::VolumeId;
@@ -226,7 +226,7 @@ impl Material {
         match &self.data {
             Data::Tree(directory) => {
                 let target = Target { directory: staged.as_fd(), earlier: staged.old(), staged };
-                let copied = copy_tree(export, (directory, self.kind), target, progress, &self.name);
+                let copied = copy_tree((export, origin), (directory, self.kind), target, progress, &self.name);
                 if let Err(error @ ExportError::Lacks { .. }) = copied {
                     // Where it was deleted meanwhile, that is why.
                     return self.check(origin, progress.files() - before).and(Err(error));
@@ -292,9 +292,9 @@ pub(super) struct Target<'a> {
     pub(super) staged: &'a Staged,
 }
 
-/// Copies a tree of `what` into staging.
+/// Copies a tree of `what`, which is on `origin`, into staging.
 pub(super) fn copy_tree(
-    export: &Export,
+    (export, origin): (&Export, &Export),
     (source, kind): (&OwnedFd, SourceKind),
     target: Target<'_>,
     progress: &Progress,
@@ -303,7 +303,8 @@ pub(super) fn copy_tree(
     let links = Links::new(export.staging()?, target.staged.links());
     let earlier = target.earlier.map(|directory| Earlier { directory });
     let target = Place { directory: target.directory, links, earlier, own: Some(export.own_inode()?) };
-    copy::tree(source, kind, target, export.file_system(), export.effort(), progress).map_err(|error| {
+    let file_systems = FileSystems { source: origin.file_system(), target: export.file_system() };
+    copy::tree(source, kind, target, file_systems, export.effort(), progress).map_err(|error| {
         if error.is_lack() {
             let (what, share) = (what.to_owned(), export.share().to_string());
             return ExportError::Lacks { what, share, path: error.path.display().to_string() };

@@ -210,7 +210,7 @@ impl Taking {
             secret,
             ..Manifest::new(name, request.volume.to_string(), volume.size_bytes, request.format)
         };
-        self.copy(export, &volume.directory, staged)?;
+        self.copy((export, origin), &volume.directory, staged)?;
         // A volume that is deleted is renamed before anything of it is freed.
         if !volume.is_in_place(origin)? {
             return Err(origin.contended("read", format!("volume {}", request.volume)));
@@ -246,7 +246,12 @@ impl Taking {
         }
     }
 
-    fn copy(&self, export: &Export, directory: &OwnedFd, staged: &Staged) -> Result<(), ExportError> {
+    fn copy(
+        &self,
+        (export, origin): (&Export, &Export),
+        directory: &OwnedFd,
+        staged: &Staged,
+    ) -> Result<(), ExportError> {
         let what = format!("volume {}", self.request.volume);
         let progress = &self.attempt.progress;
         match self.request.format {
@@ -258,7 +263,7 @@ impl Taking {
                 };
                 let earlier = earlier.as_ref().map(AsFd::as_fd);
                 let target = Target { directory: tree.as_fd(), earlier, staged };
-                copy_tree(export, (directory, SourceKind::Live), target, progress, &what)
+                copy_tree((export, origin), (directory, SourceKind::Live), target, progress, &what)
             }
             SnapshotFormat::Archive => {
                 let file = export.snapshot_archive(staged)?;

@@ -139,6 +139,7 @@ impl Export {
         server: Option<HeldServer>,
         shared: Arc<Shared>,
     ) -> Self {
+        let file_system = FileSystem::mounted_with(&version);
         Self {
             share,
             options,
@@ -151,7 +152,7 @@ impl Export {
             tree_layout: OnceLock::new(),
             tree_folders: OnceLock::new(),
             shared,
-            file_system: FileSystem::default(),
+            file_system,
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
         }

@@ -8,16 +8,14 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{fgetxattr, fstatfs};
+use rustix::fs::fgetxattr;
 use rustix::io::{Errno, Result};
 
 use crate::tree::access_list;
 use crate::tree::attributes::{NFS4, Xattr};
 
-/// What statfs(2) says of NFS.
-const NFS_SUPER_MAGIC: rustix::fs::FsWord = 0x6969;
 /// There are not many permissions that differ; the bound is for a tree made to differ.
 const MOST: usize = 1024;
 
@@ -34,17 +32,25 @@ pub(super) enum Given {
     Refused,
 }
 
-/// What is known of one file system: the lists that need no setting there, and whether it is NFS.
+/// What is known of one file system: the lists that need no setting there, and the version of NFS.
 #[derive(Debug, Default)]
 pub struct FileSystem {
     plain: Mutex<HashSet<Plain>>,
-    is_nfs: OnceLock<bool>,
+    nfs: Option<(u32, u32)>,
 }
 
 impl FileSystem {
-    /// Whether it is NFS. It is asked once.
-    pub(super) fn is_nfs(&self, entry: impl AsFd) -> bool {
-        *self.is_nfs.get_or_init(|| fstatfs(entry).is_ok_and(|stat| stat.f_type == NFS_SUPER_MAGIC))
+    /// One that is mounted with this version of NFS (`3`, `4.0`, `4.1`, `4.2`). An empty text is that of a file system
+    /// that is no NFS.
+    #[must_use]
+    pub fn mounted_with(version: &str) -> Self {
+        let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+        Self { nfs: major.parse().ok().zip(minor.parse().ok()), ..Self::default() }
+    }
+
+    /// The version of NFS, major and minor, that it is mounted with; none where it is no NFS.
+    pub(super) fn nfs(&self) -> Option<(u32, u32)> {
+        self.nfs
     }
 
     /// Whether a new entry with these permissions has this list by itself, as far as is known.

@@ -15,7 +15,8 @@ use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat, chmodat, fchmod, fstat, mkdirat, openat, seek};
 use rustix::io::{Errno, Result, fcntl_dupfd_cloexec};
 
-use super::acl::{FileSystem, Given};
+use super::acl::Given;
+use super::file_systems::FileSystems;
 use super::{Copy, Place, Spot, failed};
 use crate::tree::TreeError;
 use crate::tree::access_list;
@@ -203,7 +204,7 @@ impl Tree {
     pub(super) fn new(
         source: BorrowedFd<'_>,
         target: Place<'_>,
-        file_system: &FileSystem,
+        file_systems: FileSystems<'_>,
     ) -> std::result::Result<Self, TreeError> {
         let failed = |what| move |errno| failed(what, PathBuf::new(), errno);
         // The same as the caller's, not opened again: that would be a call to the server each.
@@ -222,9 +223,8 @@ impl Tree {
         let entered = Entered::new(&stat, Attributes::of(&stat), has, true, lists);
         let root = Node::root(State::default());
         root.data.enter(entered);
-        // NFS 4.1 asks for no delegation then, whose return is a round trip more for each file.
-        let of_files = if file_system.is_nfs(&source) { OFlag::O_DIRECT } else { OFlag::empty() };
-        Ok(Self { root, open: Arc::new(Open { source, target: place, earlier }), of_files })
+        let open = Arc::new(Open { source, target: place, earlier });
+        Ok(Self { root, open, of_files: file_systems.of_files() })
     }
 
     /// The source's root.

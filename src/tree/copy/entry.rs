@@ -11,10 +11,11 @@ use rustix::fs::{AtFlags, FileType, Mode, Stat, fstat, mknodat, readlinkat, stat
 use rustix::io::Errno;
 
 use super::acl::Given;
-use super::data::{Copied, no_space};
+use super::data::Copied;
 use super::directory::{Entered, State};
 use super::earlier::{self, is_copy};
 use super::links::{Inode, Taken};
+use super::through::no_space;
 use super::vanished::{LACKS, is_gone};
 use super::{CONTINUE, Copy, Hand, Piece, Spot, Task, cannot_open, links};
 use crate::tree::access_list;

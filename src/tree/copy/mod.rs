@@ -14,7 +14,9 @@ mod data;
 mod directory;
 mod earlier;
 mod entry;
+mod file_systems;
 mod links;
+mod through;
 mod turns;
 mod vanished;
 
@@ -33,6 +35,7 @@ pub use self::acl::FileSystem;
 pub(super) use self::data::{Copied, Ways};
 use self::directory::{Directory, Entered, Kept, Lists, Open, Target, Tree};
 pub use self::earlier::Earlier;
+pub use self::file_systems::FileSystems;
 pub use self::links::Links;
 use self::turns::Turns;
 pub(super) use self::vanished::LACKS;
@@ -72,7 +75,7 @@ pub struct Place<'a> {
 
 /// Copies all that is in the directory `source` to `target`, then gives that directory the attributes of `source`.
 /// `source` is open for reading, and from its beginning; its position moves. The folder of links is removed when all is
-/// there. `file_system` is what is known of the target's file system. A margin of its free space is left to others.
+/// there. `file_systems` are those of both. A margin of the target's free space is left to others.
 ///
 /// # Errors
 /// The first entry that could not be copied, and why; the others are not waited for. What was copied stays. EXDEV:
@@ -82,11 +85,11 @@ pub fn tree(
     source: impl AsFd,
     kind: SourceKind,
     target: Place<'_>,
-    file_system: &FileSystem,
+    file_systems: FileSystems<'_>,
     effort: &Effort,
     progress: &Progress,
 ) -> Result<(), TreeError> {
-    let copy = Copy::new(source.as_fd(), kind, target, file_system, progress)?;
+    let copy = Copy::new(source.as_fd(), kind, target, file_systems, progress)?;
     let first = Task { directory: Arc::clone(&copy.tree.root), piece: Piece::Read(0) };
     let made_links = copy.run(effort, first)?;
     if made_links { target.links.remove(effort) } else { Ok(()) }
@@ -104,6 +107,7 @@ struct Copy<'a> {
     links: links::Folder<'a>,
     space: Space<'a>,
     ways: Ways,
+    /// The target's.
     file_system: &'a FileSystem,
     progress: &'a Progress,
     /// In how many directories there are workers.
@@ -205,19 +209,19 @@ impl<'a> Copy<'a> {
         source: BorrowedFd<'_>,
         kind: SourceKind,
         target: Place<'a>,
-        file_system: &'a FileSystem,
+        file_systems: FileSystems<'a>,
         progress: &'a Progress,
     ) -> Result<Self, TreeError> {
         Ok(Self {
-            tree: Tree::new(source, target, file_system)?,
+            tree: Tree::new(source, target, file_systems)?,
             kind,
             own: target.own,
             kept: Kept::default(),
             names: Turns::default(),
             links: links::Folder::new(target.links),
             space: Space::new(target.directory),
-            ways: Ways::default(),
-            file_system,
+            ways: Ways::between(file_systems),
+            file_system: file_systems.target,
             progress,
             busy: AtomicUsize::new(0),
             failed: Mutex::new(None),

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, lgetxattr, lsetxattr};
 use rustix::fs::{CWD, Mode, Timespec, Timestamps, XattrFlags, makedev, mkdirat, mknodat, openat, utimensat};
 
 use super::directory::Directory;
-use super::{Copy, Earlier, FileSystem, Links, Piece, Place, Task, tree};
+use super::{Copy, Earlier, FileSystem, FileSystems, Links, Piece, Place, Task, tree};
 use crate::tree::effort::Effort;
 use crate::tree::{Progress, SourceKind, TreeError};
 
@@ -55,9 +55,9 @@ impl Trees {
     }
 
     fn copy_of(&self, kind: SourceKind, workers: usize) -> Result<(), TreeError> {
-        self.with_place(|source, place| {
-            tree(source, kind, place, &FileSystem::default(), &Effort::new(workers), &self.progress)
-        })
+        let local = FileSystem::default();
+        let both = FileSystems { source: &local, target: &local };
+        self.with_place(|source, place| tree(source, kind, place, both, &Effort::new(workers), &self.progress))
     }
 
     /// Does one piece of a copy, and what comes of it: as if the source had changed since its directories were read.
@@ -68,8 +68,9 @@ impl Trees {
         first: impl FnOnce(&Arc<Directory>) -> (Arc<Directory>, Piece),
     ) -> Result<(), TreeError> {
         self.with_place(|source, place| {
-            let lists = FileSystem::default();
-            let copy = Copy::new(source, kind, place, &lists, &self.progress)?;
+            let local = FileSystem::default();
+            let both = FileSystems { source: &local, target: &local };
+            let copy = Copy::new(source, kind, place, both, &self.progress)?;
             let (directory, piece) = first(&copy.tree.root);
             copy.run(&Effort::new(1), Task { directory, piece }).map(drop)
         })
