@@ -16,6 +16,7 @@ mod dead_controllers;
 mod dead_servers;
 mod deleting;
 mod inline;
+mod large_files;
 mod large_trees;
 mod listing;
 mod listing_faults;
