@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, umount2};
 
+use crate::kit::client::Client;
+
 /// The kernel's data for a mount of this version from this server.
 fn data(version: &str, server: &str) -> String {
     match version {
@@ -56,6 +58,19 @@ impl Share {
         let source = format!("{server}:{share}");
         nix::mount::mount(Some(source.as_str()), &path, Some("nfs4"), MsFlags::empty(), Some(data.as_str()))
             .unwrap_or_else(|errno| panic!("mount {source} on {} with {data}: {errno}", path.display()));
+        Self { path }
+    }
+
+    /// The same by another client than this process, with any version of NFS.
+    pub fn mount_in(client: Client, server: &str, share: &str, path: PathBuf, version: &str) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let fs_type = if version == "3" { "nfs" } else { "nfs4" };
+        let data = format!("{},nosharecache", data(version, server));
+        // Without mount.nfs (-i): all that the kernel needs is in the data.
+        let mut mount = client.enter();
+        mount.args(["mount", "-i", "-t", fs_type, "-o", &data]).arg(format!("{server}:{share}")).arg(&path);
+        let status = mount.status().unwrap();
+        assert!(status.success(), "{mount:?}: {status}");
         Self { path }
     }
 

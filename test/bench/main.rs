@@ -18,6 +18,7 @@ mod floor;
 mod lists;
 mod readers;
 mod report;
+mod servers;
 mod trees;
 mod volumes;
 
@@ -41,7 +42,8 @@ async fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
-    let mut parts = vec!["start", "publish", "dead", "volumes", "lists", "readers", "file", "files", "crews"];
+    let mut parts =
+        vec!["start", "publish", "dead", "volumes", "lists", "readers", "file", "files", "servers", "crews"];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
@@ -51,7 +53,7 @@ async fn main() {
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
     assert!(
         !parts.is_empty(),
-        "the parts are start, publish, dead, volumes, lists, readers, file, files, crews, links and million"
+        "the parts are start, publish, dead, volumes, lists, readers, file, files, servers, crews, links and million"
     );
     let mut report = Report::default();
     Report::head();
@@ -79,6 +81,7 @@ async fn main() {
             "readers" => readers::of_a_large_snapshot(&mut report).await,
             "file" => trees::one_file(&mut report).await,
             "files" => trees::many_files(&mut report).await,
+            "servers" => servers::without_copies(&mut report).await,
             "crews" => trees::crews(&mut report).await,
             "links" => trees::links(&mut report).await,
             _ => trees::million(&mut report).await,

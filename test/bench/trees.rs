@@ -2,7 +2,7 @@
 
 pub mod bare;
 pub mod shape;
-mod site;
+pub mod site;
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use site::{PLACES, Place, Run};
 pub use site::{READERS, Site};
 
 /// The size of the large file, in bytes.
-const LARGE: usize = 512 << 20;
+pub const LARGE: usize = 512 << 20;
 /// How often a thing is measured, in turn with what it is compared to; the median counts.
 const SAMPLES: usize = 3;
 /// The same for one large file: a server that writes so much is now and then ten times slower.
-const LARGE_SAMPLES: usize = 7;
+pub const LARGE_SAMPLES: usize = 7;
 /// The same for deletes, which do what `rm` does: what there is between them is less than one time differs from the
 /// next.
 const MANY_SAMPLES: usize = 15;

@@ -13,8 +13,10 @@ use tonic::transport::Channel;
 
 use super::bare::{forget, warm_up};
 use crate::floor::{Operations, Share};
+use crate::kit::client::{self, Client, Far};
 use crate::kit::driver::Driver;
 use crate::kit::requests::{create, create_from, delete, delete_snapshot, read_from, snapshot};
+use crate::kit::server::SHARE;
 use crate::kit::{Folder, folder};
 use crate::report::Report;
 use crate::volumes::{Peak, settle};
@@ -26,22 +28,44 @@ const MEMORY: f64 = 64e6;
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub server: &'static str,
+    share: &'static str,
     /// The share's root on the server's side.
     disk: &'static str,
+    /// The version of NFS, and the client whose server this is; none: 4.2, and this process itself.
+    by: Option<(&'static str, Client)>,
     pub has_reflinks: bool,
     pub has_latency: bool,
 }
 
+impl Place {
+    const fn new(server: &'static str, disk: &'static str, has_reflinks: bool, has_latency: bool) -> Self {
+        Self { server, share: "/", disk, by: None, has_reflinks, has_latency }
+    }
+}
+
 pub const PLACES: [Place; 4] = [
-    Place { server: "10.0.3.1", disk: "/run/disks/reflinks", has_reflinks: true, has_latency: false },
-    Place { server: "10.0.5.1", disk: "/run/disks/plain", has_reflinks: false, has_latency: false },
-    Place { server: "10.0.4.1", disk: "/run/disks/reflinks", has_reflinks: true, has_latency: true },
-    Place { server: "10.0.6.1", disk: "/run/disks/plain", has_reflinks: false, has_latency: true },
+    Place::new("10.0.3.1", "/run/disks/reflinks", true, false),
+    Place::new("10.0.5.1", "/run/disks/plain", false, false),
+    Place::new("10.0.4.1", "/run/disks/reflinks", true, true),
+    Place::new("10.0.6.1", "/run/disks/plain", false, true),
 ];
 
 /// Where snapshots are read without a copy.
-pub const READERS: [Place; 2] =
-    [PLACES[0], Place { server: "10.0.7.1", disk: "/run/disks/ext4", has_reflinks: false, has_latency: false }];
+pub const READERS: [Place; 2] = [PLACES[0], Place::new("10.0.7.1", "/run/disks/ext4", false, false)];
+
+/// This guest's own server, by an older version of NFS: version 3 needs a port mapper, which no other server has. Its
+/// disk has reflinks, of which that version knows nothing.
+const NFS_3: Place = Place {
+    server: client::SERVER,
+    share: SHARE,
+    disk: SHARE,
+    by: Some(("3", client::A)),
+    has_reflinks: false,
+    has_latency: false,
+};
+
+/// Servers that do not copy files.
+pub const OTHER_SERVERS: [Place; 2] = [NFS_3, Place { has_latency: true, ..NFS_3 }];
 
 /// What one call took.
 pub struct Run {
@@ -72,6 +96,7 @@ pub struct Site {
     bare: Share,
     peak: Peak,
     _driver: Driver,
+    _far: Option<Far>,
     folder: Folder,
 }
 
@@ -83,14 +108,27 @@ impl Site {
     /// With a controller that has further flags.
     pub async fn open_with(place: Place, flags: &[&str]) -> Self {
         let folder = folder();
-        let driver = Driver::start_as("controller", folder.path(), flags);
+        let bare = folder.path().with_extension("bare");
+        let (driver, bare, far) = match place.by {
+            None => {
+                let driver = Driver::start_as("controller", folder.path(), flags);
+                (driver, Share::mount(place.server, place.share, bare), None)
+            }
+            Some((version, client)) => {
+                let option = format!("--mount-options=nfsvers={version}");
+                let driver = Driver::start_in(client, folder.path(), &[flags, &[&option]].concat());
+                let bare = Share::mount_in(client, place.server, place.share, bare, version);
+                (driver, bare, place.has_latency.then(|| client.move_away(1)))
+            }
+        };
         let site = Self {
             place,
             is_cold: true,
             controller: driver.controller().await,
-            bare: Share::mount(place.server, "/", folder.path().with_extension("bare")),
+            bare,
             peak: Peak::watch(&driver),
             _driver: driver,
+            _far: far,
             folder,
         };
         // The first call mounts the export, and has it looked through for what others left.
@@ -102,6 +140,9 @@ impl Site {
     /// Where it is, for the name of a row.
     pub fn name(&self) -> String {
         let latency = if self.place.has_latency { "1 ms" } else { "no latency" };
+        if let Some((version, _)) = self.place.by {
+            return format!("NFS {version}, {latency}");
+        }
         let disk = if self.place.has_reflinks { "reflinks" } else { "no reflinks" };
         format!("{disk}, {latency}")
     }
@@ -188,7 +229,7 @@ impl Site {
     }
 
     fn parameters(&self) -> [(&str, &str); 2] {
-        [("server", self.place.server), ("share", "/")]
+        [("server", self.place.server), ("share", self.place.share)]
     }
 
     async fn calm_down(&self) {
