@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
-	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
+.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer integration-ganesha sanity chart \
+	test-images setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
 	release clean
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
@@ -29,6 +29,8 @@ SCRIPTS += release/versions release/prepare release/check release/make release/p
 KERNEL :=
 NEWER := 6.12
 ASKING := several:: dead_servers:: inline:: publishing:: tree_faults:: dead_controllers:: cloning:: reaching:: snapshots:: access_lists::
+# The NFS server in the guest: the kernel's, or nfs-ganesha (make integration SERVER=ganesha).
+SERVER :=
 # The version of a release (make release VERSION=1.2.3).
 VERSION :=
 # The only kind of address in the cluster of the tests: ipv4 or ipv6.
@@ -73,13 +75,16 @@ proto: ## The protocol file against the published descriptors
 unit: ## Unit and property tests
 	test/part unit cargo test --lib --locked
 
-integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12)
-	@test/setup guest $(if $(KERNEL),kernel && test/guest/kernel $(KERNEL))
-	E2E_TESTS=$(call program,test --test integration --no-run,integration) \
-		test/part integration$(KERNEL:%=-%) test/integration/run $(FILTER)
+integration: build ## Integration tests in the guest (FILTER=part of a name, KERNEL=6.12, SERVER=ganesha)
+	@test/setup guest $(SERVER) $(if $(KERNEL),kernel && test/guest/kernel $(KERNEL))
+	E2E_SERVER=$(SERVER) E2E_TESTS=$(call program,test --test integration --no-run,integration) \
+		test/part integration$(SERVER:%=-%)$(KERNEL:%=-%) test/integration/run $(FILTER)
 
 integration-newer: ## Those that ask most of a kernel on a newer one
 	@$(MAKE) --no-print-directory integration KERNEL=$(NEWER) FILTER='$(ASKING)'
+
+integration-ganesha: ## Those of the controller on nfs-ganesha, a server without CLONE, COPY and extended attributes
+	@$(MAKE) --no-print-directory integration SERVER=ganesha
 
 sanity: build ## csi-sanity in the guest
 	@test/setup guest go
@@ -113,7 +118,7 @@ test-release: ## How a release is made: what is refused, and that it has the sam
 	test/part release env PATH="$$(test/kubernetes/programs/build):$$PATH" test/release/check
 
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer integration-ganesha sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
