@@ -94,6 +94,11 @@ pub fn set(directory: impl AsFd, wanted: Attributes) -> Result<()> {
     let owned = uid.is_some() || gid.is_some();
     if owned {
         fchownat(directory, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
+        // A server that maps root to another user may map the new owner as well, and report success (nfs-ganesha).
+        let now = fstat(directory)?;
+        if uid.is_some_and(|uid| uid.as_raw() != now.st_uid) || gid.is_some_and(|gid| gid.as_raw() != now.st_gid) {
+            return Err(Errno::EPERM);
+        }
     }
     // A server may drop setuid and setgid with a change of owner.
     if let Some(mode) = wanted.mode

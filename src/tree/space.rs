@@ -104,7 +104,8 @@ impl<'a> Space<'a> {
             _ => free.saturating_mul(unit).saturating_sub((total.saturating_mul(unit) / PART).min(most)),
         };
         let free = Free {
-            bytes: without_margin(has.f_bavail, has.f_blocks, has.f_frsize, MARGIN_BYTES),
+            // NFS counts in large units (mostly 1 MiB) and rounds up: of the last one a byte may be free.
+            bytes: without_margin(has.f_bavail.saturating_sub(1), has.f_blocks, has.f_frsize, MARGIN_BYTES),
             entries: without_margin(has.f_favail, has.f_files, 1, MARGIN_ENTRIES),
         };
         *state = State { free: Some(free), taken: Free { bytes: state.waiting, entries: 0 }, waiting: state.waiting };
