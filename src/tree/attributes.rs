@@ -8,8 +8,8 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fgetxattr,
-    flistxattr, fremovexattr, fsetxattr, fstat, futimens, utimensat,
+    AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fgetxattr, flistxattr,
+    fremovexattr, fsetxattr, fstat, futimens, statat, utimensat,
 };
 use rustix::io::{Errno, Result};
 
@@ -45,6 +45,9 @@ pub struct Attributes {
     pub modified: Timespec,
 }
 
+/// The owner and the group that an entry is to get; what is none stays.
+type Owner = (Option<Uid>, Option<Gid>);
+
 /// An extended attribute: its name and its value.
 pub type Xattr = (CString, Vec<u8>);
 
@@ -73,8 +76,8 @@ impl Attributes {
     /// Gives these attributes to an open file or directory that has those of `has`.
     pub fn set(&self, entry: impl AsFd, has: &Stat) -> Result<()> {
         let owned = self.new_owner(has);
-        if let Some((uid, gid)) = owned {
-            fchown(&entry, uid, gid)?;
+        if let Some(owner) = owned {
+            set_owner(&entry, c"", owner, AtFlags::EMPTY_PATH)?;
         }
         if self.needs_mode(has, owned.is_some()) {
             fchmod(&entry, Mode::from_raw_mode(self.mode))?;
@@ -85,8 +88,8 @@ impl Attributes {
     /// Gives this owner and these permissions to a directory that is opened as a place only (`O_PATH`).
     pub fn set_directory(&self, directory: impl AsFd, has: &Stat) -> Result<()> {
         let owned = self.new_owner(has);
-        if let Some((uid, gid)) = owned {
-            chownat(&directory, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+        if let Some(owner) = owned {
+            set_owner(&directory, c"", owner, AtFlags::EMPTY_PATH)?;
         }
         if self.needs_mode(has, owned.is_some()) {
             chmodat(&directory, c".", Mode::from_raw_mode(self.mode), AtFlags::empty())?;
@@ -104,8 +107,8 @@ impl Attributes {
     /// socket, a device. It is the entry itself that gets them, never what it leads to.
     pub fn set_at(&self, directory: impl AsFd, name: &CStr, has: &Stat) -> Result<()> {
         let owned = self.new_owner(has);
-        if let Some((uid, gid)) = owned {
-            chownat(&directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        if let Some(owner) = owned {
+            set_owner(&directory, name, owner, AtFlags::SYMLINK_NOFOLLOW)?;
         }
         let is_link = has.st_mode & 0o170_000 == 0o120_000;
         if !is_link && self.needs_mode(has, owned.is_some()) {
@@ -114,7 +117,7 @@ impl Attributes {
         utimensat(&directory, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    fn new_owner(&self, has: &Stat) -> Option<(Option<Uid>, Option<Gid>)> {
+    fn new_owner(&self, has: &Stat) -> Option<Owner> {
         let uid = (self.uid != has.st_uid).then(|| Uid::from_raw(self.uid));
         let gid = (self.gid != has.st_gid).then(|| Gid::from_raw(self.gid));
         (uid.is_some() || gid.is_some()).then_some((uid, gid))
@@ -127,6 +130,15 @@ impl Attributes {
     fn times(&self) -> Timestamps {
         Timestamps { last_access: self.accessed, last_modification: self.modified }
     }
+}
+
+/// Changes the owner of an entry, and makes sure that it is changed: a server that maps root to another user may map the
+/// new owner as well, and report success (nfs-ganesha).
+fn set_owner(directory: impl AsFd, name: &CStr, (uid, gid): Owner, flags: AtFlags) -> Result<()> {
+    chownat(&directory, name, uid, gid, flags)?;
+    let has = statat(&directory, name, flags)?;
+    let is_set = uid.is_none_or(|uid| uid.as_raw() == has.st_uid) && gid.is_none_or(|gid| gid.as_raw() == has.st_gid);
+    if is_set { Ok(()) } else { Err(Errno::PERM) }
 }
 
 /// The extended attributes of an open file or directory that are kept; none where the file system has none.
