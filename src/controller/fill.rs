@@ -249,6 +249,8 @@ impl Material {
             );
         }
         log_narrowed(&self.name, progress.narrowed() - narrowed);
+        origin.log_missing_attributes();
+        export.log_missing_attributes();
         self.check(origin, progress.files() - before)
     }
 

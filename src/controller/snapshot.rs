@@ -233,6 +233,8 @@ impl Taking {
             );
         }
         log_narrowed(&manifest.source_volume, progress.narrowed() - before.3);
+        origin.log_missing_attributes();
+        export.log_missing_attributes();
         export.write_manifest(staged, &manifest)?;
         Ok(manifest)
     }

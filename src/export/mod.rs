@@ -56,6 +56,7 @@ use crate::mount::options::Options;
 use crate::mount::table::Table;
 use crate::tree::TreeError;
 use crate::tree::archive::ArchiveError;
+use crate::tree::attributes::has_user_xattrs;
 use crate::tree::copy::FileSystem;
 use crate::tree::effort::Effort;
 use crate::volume::share::Share;
@@ -87,6 +88,8 @@ pub struct Export {
     tree_folders: OnceLock<TreeFolders>,
     shared: Arc<Shared>,
     file_system: FileSystem,
+    /// Whether it was looked at for extended attributes.
+    is_probed: AtomicBool,
     used: Mutex<Instant>,
     is_used: AtomicBool,
 }
@@ -153,6 +156,7 @@ impl Export {
             tree_folders: OnceLock::new(),
             shared,
             file_system,
+            is_probed: AtomicBool::new(false),
             used: Mutex::new(Instant::now()),
             is_used: AtomicBool::new(false),
         }
@@ -200,6 +204,18 @@ impl Export {
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Logs, once, where the export has no users' extended attributes: they are in no copy from or to it.
+    pub fn log_missing_attributes(&self) {
+        if !self.is_probed.swap(true, Ordering::Relaxed) && has_user_xattrs(self.tree_root()) == Ok(false) {
+            tracing::warn!(
+                share = %self.share,
+                version = self.version,
+                "this server has no extended attributes with this version of NFS: those of users (user.*) are not copied \
+                 from or to this share"
+            );
+        }
     }
 
     /// The share's top directory, where names are looked up.

@@ -5,11 +5,11 @@
 //! changes them, and so tell of a file that has its right times that it is complete.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fgetxattr, flistxattr,
-    fremovexattr, fsetxattr, fstat, futimens, statat, utimensat,
+    fremovexattr, fsetxattr, fstat, futimens, getxattr, statat, utimensat,
 };
 use rustix::io::{Errno, Result};
 
@@ -173,6 +173,20 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
         }
     }
     Ok(xattrs)
+}
+
+/// Whether the file system of a directory that is opened as a place only (`O_PATH`) has users' extended attributes. NFS
+/// has them from version 4.2 on, if the server has them; without them, the list of an entry's attributes is no error.
+///
+/// # Errors
+/// What the server gives.
+pub fn has_user_xattrs(directory: impl AsFd) -> Result<bool> {
+    let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    match getxattr(path, c"user.nfs-csi", &mut [0_u8; 0]) {
+        Ok(_) | Err(Errno::NODATA) => Ok(true),
+        Err(Errno::NOTSUP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Gives users' extended attributes to an open file or directory; where its file system has none, that is no error.
