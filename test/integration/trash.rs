@@ -142,7 +142,8 @@ async fn what_cannot_be_removed_yet_is_told_with_its_path_and_goes_when_it_can_b
         is_told.then_some(())
     });
     let list = text(&trash(&["list"]).stdout);
-    assert!(list.contains("cannot be freed, tried") && list.contains("a/b/immutable"), "{list}");
+    // By its path in the trash, into which a second try has moved the directory that is left.
+    assert!(list.contains("cannot be freed, tried") && list.contains("immutable on 127.0.0.1:/run/export"), "{list}");
     set(rustix::fs::IFlags::empty());
     no_litter();
     wait_for("the metrics to tell that it went", Duration::from_secs(30), || {
