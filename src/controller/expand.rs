@@ -108,14 +108,21 @@ fn expand(
     let contended = || ExpandError::from(export.contended("grow", id.to_string()));
     let Some(record) = export.record(&key)?.filter(|record| is_of(record, id)) else {
         let adopted = Record { capacity_bytes: capacity.capacity(), ..adopt(export, id)? };
-        if matches!(export.create_record(&key, &adopted)?, Created::Before(_)) {
-            return Err(contended());
+        match lock.create(&adopted)? {
+            Some(Created::Now) => {}
+            Some(Created::Before(_)) => return Err(contended()),
+            // It had a record until it was deleted just now, or another controller adopts it.
+            None => {
+                if adopted.subdir_given {
+                    export.take_back_claim(&adopted.subdir, &key, None)?;
+                }
+                return Err(contended());
+            }
         }
         if !is_whole(export, &key, &adopted)? {
             lock.remove()?;
             return Err(contended());
         }
-        export.confirm_record(&key)?;
         return Ok(Grown::To(adopted.capacity_bytes));
     };
     if record.capacity_bytes >= capacity.capacity() {

@@ -1,6 +1,6 @@
 //! One controller at a time changes a record that exists: whoever makes the folder `x2.<key>` in staging.
 //!
-//! A new record is written in that folder and renamed from there to its place; a record that is to go is renamed into
+//! A record is written in that folder and renamed, or linked, from there to its place; a record that is to go is renamed into
 //! it. So whoever takes the folder away ends a change for good, however late its maker wakes: there is nothing to
 //! rename any more, or no folder to rename it to.
 //!
@@ -12,12 +12,12 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::attempt_name::LOCKS;
-use super::catalog::{Record, file_name, remove};
+use super::catalog::{Created, Record, file_name, remove};
 use super::holder::nonce;
 use super::{Export, ExportError};
 use crate::beneath;
@@ -147,16 +147,48 @@ impl RecordLock<'_> {
         Ok(self.export.record(self.key)?.is_some_and(|now| now == *record))
     }
 
+    /// Puts a record in place where there is none. None if the lock was taken away.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn create(&self, record: &Record) -> Result<Option<Created>, ExportError> {
+        if !self.write(record)? {
+            return Ok(None);
+        }
+        let (volumes, name) = (&self.export.layout()?.volumes, file_name(self.key));
+        let linked = match linkat(&self.folder, NEW, volumes, name.as_str(), AtFlags::empty()) {
+            Ok(()) => Some(Created::Now),
+            Err(Errno::EEXIST) => match self.export.record(self.key)? {
+                Some(record) => Some(Created::Before(Box::new(record))),
+                None => return Err(self.export.contended("create the record of", self.key.to_string())),
+            },
+            // Its name went with the lock.
+            Err(Errno::ENOENT | Errno::ESTALE) => None,
+            Err(errno) => return Err(self.export.failed("create the record", name, errno)),
+        };
+        match remove(&self.folder, NEW) {
+            Ok(()) | Err(Errno::ESTALE) => Ok(linked),
+            Err(errno) => Err(self.export.failed("remove the temporary record", NEW, errno)),
+        }
+    }
+
+    /// Writes a record into the lock's folder. False if the lock was taken away.
+    fn write(&self, record: &Record) -> Result<bool, ExportError> {
+        match self.export.write_file(&self.folder, NEW, record, OFlag::O_EXCL) {
+            Ok(_) => Ok(true),
+            Err(ExportError::Io { errno: Errno::ENOENT | Errno::ESTALE, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Puts a record in the place of the one that is there. False if the lock was taken away.
     ///
     /// # Errors
     /// Where the server fails; then the old record or the new one is in place, whole.
     pub fn replace(&self, record: &Record) -> Result<bool, ExportError> {
         let name = file_name(self.key);
-        match self.export.write_file(&self.folder, NEW, record, OFlag::O_EXCL) {
-            Ok(_) => {}
-            Err(ExportError::Io { errno: Errno::ENOENT | Errno::ESTALE, .. }) => return Ok(false),
-            Err(error) => return Err(error),
+        if !self.write(record)? {
+            return Ok(false);
         }
         match renameat(&self.folder, NEW, &self.export.layout()?.volumes, name.as_str()) {
             Ok(()) => Ok(true),

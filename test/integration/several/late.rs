@@ -60,7 +60,8 @@ async fn a_size_that_is_recorded_late_brings_no_deleted_volume_back() {
         Call::Delete(id).retried(&a.calls).await.unwrap();
         b.wake();
         let _ = late.await.unwrap();
-        assert_eq!(share.names(".nfs-csi/volumes").len(), 1, "round {round}: a record is back");
+        let records = share.names(".nfs-csi/volumes");
+        assert_eq!(records.len(), 1, "round {round}: a record is back: {records:?}");
     }
     is_well(&share).await.unwrap();
 }
