@@ -16,10 +16,12 @@ use crate::reason::errno_of;
 
 /// How many bytes are written before it is asked again.
 const BYTES: u64 = 64 * 1024 * 1024;
-/// When so many bytes of a file may not be on the server yet, they are to be flushed.
+/// When so many bytes of a file may not be on the server yet, they are to be flushed, which waits for them: more where
+/// there is more space, up to the second.
 const MANY_WAITING: u64 = 16 * 1024 * 1024;
-/// A part of what is left goes to each piece of a file, or this, in bytes: workers that meet the end of the space have
-/// little on its way then.
+const MOST_WAITING: u64 = 256 * 1024 * 1024;
+/// A part of what is left goes to each piece of a file, or this, in bytes, and so much waits of one file: workers that
+/// meet the end of the space have little on its way then.
 const PART_OF_LEFT: u64 = 8;
 const SMALLEST_PIECE: u64 = 1024 * 1024;
 /// How many entries are made before it is asked again, and for the first time: a small tree costs no round trip.
@@ -150,7 +152,9 @@ impl<'a> Writing<'a> {
 
     /// Whether so much is on its way that it is to be flushed.
     pub(super) fn is_much(&self) -> bool {
-        self.waiting.get() >= MANY_WAITING
+        let waiting = self.waiting.get();
+        waiting >= MANY_WAITING
+            && waiting >= (self.space.state().left() / PART_OF_LEFT).clamp(MANY_WAITING, MOST_WAITING)
     }
 
     /// All that was written is on the server.
@@ -227,8 +231,12 @@ mod tests {
         let directory = File::open(folder.path()).unwrap();
         let space = Space::new(directory.as_fd());
         let (one, other) = (Writing::new(&space), Writing::new(&space));
+        let free = |bytes| Some(Free { bytes, entries: 0 });
+        space.state().free = free(u64::MAX);
         one.bytes(MANY_WAITING).unwrap();
         other.bytes(1).unwrap();
+        assert!(!one.is_much());
+        space.state().free = free(4 * MANY_WAITING);
         assert!(one.is_much() && !other.is_much());
         space.ask_again(&mut space.state()).unwrap();
         assert_eq!(space.state().taken.bytes, MANY_WAITING + 1);
