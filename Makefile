@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer integration-ganesha sanity chart \
-	test-images setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
+.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
+	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
 	release clean
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
@@ -83,9 +83,6 @@ integration: build ## Integration tests in the guest (FILTER=part of a name, KER
 integration-newer: ## Those that ask most of a kernel on a newer one
 	@$(MAKE) --no-print-directory integration KERNEL=$(NEWER) FILTER='$(ASKING)'
 
-integration-ganesha: ## Those of the controller, but for the longest, on nfs-ganesha: no CLONE, COPY and extended attributes
-	@E2E_SHORT=1 $(MAKE) --no-print-directory integration SERVER=ganesha
-
 sanity: build ## csi-sanity in the guest
 	@test/setup guest go
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
@@ -118,7 +115,7 @@ test-release: ## How a release is made: what is refused, and that it has the sam
 	test/part release env PATH="$$(test/kubernetes/programs/build):$$PATH" test/release/check
 
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer integration-ganesha sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
