@@ -192,7 +192,8 @@ impl Export {
         self.linked(link(file, &self.layout()?.volumes, &file_name(key)), key)
     }
 
-    fn linked(&self, linked: nix::Result<()>, key: &RecordKey) -> Result<Created, ExportError> {
+    /// What came of giving a record its name.
+    pub(super) fn linked(&self, linked: nix::Result<()>, key: &RecordKey) -> Result<Created, ExportError> {
         match linked {
             Ok(()) => Ok(Created::Now),
             Err(Errno::EEXIST) => match self.record(key)? {

@@ -1,8 +1,8 @@
 //! One controller at a time changes a record that exists: whoever makes the folder `x2.<key>` in staging.
 //!
-//! A record is written in that folder and renamed, or linked, from there to its place; a record that is to go is renamed into
-//! it. So whoever takes the folder away ends a change for good, however late its maker wakes: there is nothing to
-//! rename any more, or no folder to rename it to.
+//! A record is written in that folder and renamed, or linked, from there to its place; a record that is to go is
+//! renamed into it. So whoever takes the folder away ends a change for good, however late its maker wakes: there is
+//! nothing to rename any more, or no folder to rename it to.
 //!
 //! A delete takes no lock: it leaves a trace first (the directory is moved, or the claim is taken back), then the
 //! record goes, and then it looks for a lock. Whoever changes a record looks for such a trace before the lock is given
@@ -157,14 +157,9 @@ impl RecordLock<'_> {
         }
         let (volumes, name) = (&self.export.layout()?.volumes, file_name(self.key));
         let linked = match linkat(&self.folder, NEW, volumes, name.as_str(), AtFlags::empty()) {
-            Ok(()) => Some(Created::Now),
-            Err(Errno::EEXIST) => match self.export.record(self.key)? {
-                Some(record) => Some(Created::Before(Box::new(record))),
-                None => return Err(self.export.contended("create the record of", self.key.to_string())),
-            },
             // Its name went with the lock.
             Err(Errno::ENOENT | Errno::ESTALE) => None,
-            Err(errno) => return Err(self.export.failed("create the record", name, errno)),
+            linked => Some(self.export.linked(linked, self.key)?),
         };
         match remove(&self.folder, NEW) {
             Ok(()) | Err(Errno::ESTALE) => Ok(linked),

@@ -46,7 +46,7 @@ pub struct Attributes {
 }
 
 /// The owner and the group that an entry is to get; what is none stays.
-type Owner = (Option<Uid>, Option<Gid>);
+pub(super) type Owner = (Option<Uid>, Option<Gid>);
 
 /// An extended attribute: its name and its value.
 pub type Xattr = (CString, Vec<u8>);
@@ -134,7 +134,7 @@ impl Attributes {
 
 /// Changes the owner of an entry, and makes sure that it is changed: a server that maps root to another user may map the
 /// new owner as well, and report success (nfs-ganesha).
-fn set_owner(directory: impl AsFd, name: &CStr, (uid, gid): Owner, flags: AtFlags) -> Result<()> {
+pub(super) fn set_owner(directory: impl AsFd, name: &CStr, (uid, gid): Owner, flags: AtFlags) -> Result<()> {
     chownat(&directory, name, uid, gid, flags)?;
     let has = statat(&directory, name, flags)?;
     let is_set = uid.is_none_or(|uid| uid.as_raw() == has.st_uid) && gid.is_none_or(|gid| gid.as_raw() == has.st_gid);

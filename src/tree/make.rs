@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::Result;
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat, mkdirat};
-use nix::unistd::{Gid, Uid, fchownat};
+use rustix::fs::{AtFlags, Gid, Uid};
 
+use super::attributes::set_owner;
 use crate::beneath;
+use crate::reason::errno_of;
 
 /// What a directory gets when nothing else is asked for.
 pub const DEFAULT_MODE: u32 = 0o755;
@@ -93,12 +94,7 @@ pub fn set(directory: impl AsFd, wanted: Attributes) -> Result<()> {
     let gid = wanted.gid.filter(|&gid| gid != has.st_gid).map(Gid::from_raw);
     let owned = uid.is_some() || gid.is_some();
     if owned {
-        fchownat(directory, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
-        // A server that maps root to another user may map the new owner as well, and report success (nfs-ganesha).
-        let now = fstat(directory)?;
-        if uid.is_some_and(|uid| uid.as_raw() != now.st_uid) || gid.is_some_and(|gid| gid.as_raw() != now.st_gid) {
-            return Err(Errno::EPERM);
-        }
+        set_owner(directory, c"", (uid, gid), AtFlags::EMPTY_PATH).map_err(errno_of)?;
     }
     // A server may drop setuid and setgid with a change of owner.
     if let Some(mode) = wanted.mode
