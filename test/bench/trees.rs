@@ -27,15 +27,15 @@ const MANY_SAMPLES: usize = 15;
 const CREWS: [usize; 6] = [8, 16, DEFAULT_WORKERS, 32, 48, 64];
 const NONE: f64 = f64::INFINITY;
 
-/// The servers; with E2E_BENCH_SERVER only the one with this address.
-fn places() -> impl Iterator<Item = Place> {
+/// These servers; with E2E_BENCH_SERVER only the one with this address.
+pub fn chosen(places: impl IntoIterator<Item = Place>) -> impl Iterator<Item = Place> {
     let only = std::env::var("E2E_BENCH_SERVER").ok();
-    PLACES.into_iter().filter(move |place| only.as_ref().is_none_or(|only| only == place.server))
+    places.into_iter().filter(move |place| only.as_ref().is_none_or(|only| only == place.server))
 }
 
 /// One large file on each server.
 pub async fn one_file(report: &mut Report) {
-    for place in places() {
+    for place in chosen(PLACES) {
         let mut site = Site::open(place).await;
         large(report, &mut site).await;
         site.close(report, "512 MB");
@@ -44,7 +44,7 @@ pub async fn one_file(report: &mut Report) {
 
 /// Trees of small files on each server.
 pub async fn many_files(report: &mut Report) {
-    for place in places() {
+    for place in chosen(PLACES) {
         let site = Site::open(place).await;
         let tree = if place.has_latency { SMALL_TREE } else { TREE };
         let bare = files(report, &site, tree).await;

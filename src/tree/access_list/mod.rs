@@ -14,7 +14,7 @@ mod posix;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, getxattr};
+use rustix::fs::{XattrFlags, fsetxattr, getxattr, removexattr};
 use rustix::io::{Errno, Result};
 
 use super::Progress;
@@ -91,9 +91,10 @@ pub(super) fn set_all(entry: impl AsFd, lists: &[Xattr], mut mode: u32, progress
 /// Takes the POSIX lists from an empty directory, which it may have inherited: all that is made in it would have such
 /// lists too.
 pub(super) fn remove_inherited(directory: impl AsFd) -> Result<()> {
+    let path = attributes_of(&directory);
     for name in [POSIX_DEFAULT, POSIX] {
-        match fgetxattr(&directory, name, &mut [0_u8; 0]) {
-            Ok(_) => fremovexattr(&directory, name)?,
+        match getxattr(&path, name, &mut [0_u8; 0]) {
+            Ok(_) => removexattr(&path, name)?,
             Err(Errno::NODATA | Errno::NOTSUP) => {}
             Err(errno) => return Err(errno),
         }
@@ -104,8 +105,7 @@ pub(super) fn remove_inherited(directory: impl AsFd) -> Result<()> {
 /// The mode (12 bits) of the copy of a fifo, a socket or a device, which is opened as a place only (`O_PATH`), and has
 /// `mode`: such a copy gets no list.
 pub(super) fn mode_of_special(entry: impl AsFd, mut mode: u32, progress: &Progress) -> Result<u32> {
-    // A place gives no attributes by its descriptor.
-    let path = format!("/proc/self/fd/{}", entry.as_fd().as_raw_fd());
+    let path = attributes_of(&entry);
     for name in [POSIX, NFS4] {
         let mut list = Vec::with_capacity(LONGEST_XATTR);
         match getxattr(&path, name, rustix::buffer::spare_capacity(&mut list)) {
@@ -115,6 +115,12 @@ pub(super) fn mode_of_special(entry: impl AsFd, mut mode: u32, progress: &Progre
         }
     }
     Ok(mode)
+}
+
+/// The path by which an entry that is opened as a place only (`O_PATH`) gives its attributes: by its descriptor it gives
+/// none, and to open it for reading would be a call to the server.
+fn attributes_of(entry: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", entry.as_fd().as_raw_fd())
 }
 
 #[cfg(test)]

@@ -216,8 +216,8 @@ impl Tree {
         let earlier = target.earlier.and_then(|earlier| earlier_directory(earlier.directory, c"."));
         let (users, lists): (Vec<_>, _) = xattrs.into_iter().partition(is_user);
         set_users(&place, &users).map_err(failed("set the extended attributes of"))?;
-        let inherited = readable(&place).and_then(access_list::remove_inherited);
-        inherited.map_err(failed("remove the inherited access control list of the copy of"))?;
+        access_list::remove_inherited(&place)
+            .map_err(failed("remove the inherited access control list of the copy of"))?;
         let has = fstat(&place).map_err(failed("enter the copy of"))?;
         let lists = Lists::new(lists, None, &TREES);
         let entered = Entered::new(&stat, Attributes::of(&stat), has, true, lists);

@@ -25,6 +25,8 @@ const SMALL_BUFFER: usize = 64 * 1024;
 /// So much of a file is asked for before its turn, in bytes. Not of one that a single call gets.
 const AHEAD: u64 = 16 * 1024 * 1024;
 const SMALL: u64 = 64 * 1024;
+/// So much is written before it is sent, in bytes.
+const SENT_AT_ONCE: u64 = 16 * 1024 * 1024;
 /// What the kernel asks a server for by one advice, in bytes: at most what the server gives at once, which is the
 /// file's preferred size for reading, and at least this.
 const LEAST_ADVICE: u64 = 128 * 1024;
@@ -45,6 +47,8 @@ pub(super) struct Through<'a> {
     step: u64,
     /// So far it was asked ahead.
     asked: Cell<u64>,
+    /// What was written and not sent yet: from where, and up to where.
+    sent: Cell<(u64, u64)>,
 }
 
 /// How far a copy came before it ended.
@@ -83,6 +87,7 @@ impl<'a> Through<'a> {
             size: stat.st_size.unsigned_abs(),
             step: stat.st_blksize.unsigned_abs().clamp(LEAST_ADVICE, PIECE),
             asked: Cell::new(0),
+            sent: Cell::default(),
         }
     }
 
@@ -106,10 +111,19 @@ impl<'a> Through<'a> {
         Ok(())
     }
 
-    /// Sends what was written to a part of the target, without waiting for it.
+    /// Sends what was written to a part of the target, without waiting for it: much at a time, for each time the kernel
+    /// looks through all of that.
     pub(super) fn send(&self, at: u64, length: u64) -> Result<()> {
+        let sent = self.sent.get();
+        let from = if (sent.0..=sent.1).contains(&at) { sent.0 } else { at };
+        let end = at + length;
+        if end - from < SENT_AT_ONCE {
+            self.sent.set((from, end));
+            return Ok(());
+        }
+        self.sent.set((end, end));
         // The pages that this is to drop are written first: here they all are, and stay.
-        if self.size <= SMALL { Ok(()) } else { advise(self.target, at, length, Advice::DontNeed) }
+        advise(self.target, from, end - from, Advice::DontNeed)
     }
 
     /// How long a copy is that came to `end`. Of a file that was cut meanwhile, the cache shows zeroes behind its end.

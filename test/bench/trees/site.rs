@@ -17,7 +17,7 @@ use crate::kit::client::{self, Client, Far};
 use crate::kit::driver::Driver;
 use crate::kit::requests::{create, create_from, delete, delete_snapshot, read_from, snapshot};
 use crate::kit::server::SHARE;
-use crate::kit::{Folder, folder};
+use crate::kit::{Folder, folder, wait_until};
 use crate::report::Report;
 use crate::volumes::{Peak, settle};
 
@@ -27,6 +27,8 @@ const MEMORY: f64 = 64e6;
 /// A server of test/bench/job.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
+    /// What it is, for the name of a row.
+    label: &'static str,
     pub server: &'static str,
     share: &'static str,
     /// The share's root on the server's side.
@@ -35,11 +37,14 @@ pub struct Place {
     by: Option<(&'static str, Client)>,
     pub has_reflinks: bool,
     pub has_latency: bool,
+    /// Whether it is outside of the guest (test/bench/with-ganesha).
+    pub is_outside: bool,
 }
 
 impl Place {
     const fn new(server: &'static str, disk: &'static str, has_reflinks: bool, has_latency: bool) -> Self {
-        Self { server, share: "/", disk, by: None, has_reflinks, has_latency }
+        let label = if has_reflinks { "reflinks" } else { "no reflinks" };
+        Self { label, server, share: "/", disk, by: None, has_reflinks, has_latency, is_outside: false }
     }
 }
 
@@ -56,16 +61,27 @@ pub const READERS: [Place; 2] = [PLACES[0], Place::new("10.0.7.1", "/run/disks/e
 /// This guest's own server, by an older version of NFS: version 3 needs a port mapper, which no other server has. Its
 /// disk has reflinks, of which that version knows nothing.
 const NFS_3: Place = Place {
+    label: "NFS 3",
     server: client::SERVER,
     share: SHARE,
     disk: SHARE,
     by: Some(("3", client::A)),
     has_reflinks: false,
     has_latency: false,
+    is_outside: false,
 };
 
+/// Another kind of server, in a process.
+const GANESHA: Place = Place { label: "nfs-ganesha", ..Place::new("10.0.8.1", "/run/disks/ganesha", false, false) };
+
 /// Servers that do not copy files.
-pub const OTHER_SERVERS: [Place; 2] = [NFS_3, Place { has_latency: true, ..NFS_3 }];
+pub const OTHER_SERVERS: [Place; 5] = [
+    NFS_3,
+    Place { has_latency: true, ..NFS_3 },
+    GANESHA,
+    Place { server: "10.0.9.1", has_latency: true, ..GANESHA },
+    Place { server: "10.0.250.1", disk: "/run/out/ganesha", has_latency: true, is_outside: true, ..GANESHA },
+];
 
 /// What one call took.
 pub struct Run {
@@ -82,6 +98,11 @@ pub struct Deleted {
 }
 
 impl Place {
+    /// Whether its server is the kernel's: one in a process does nothing but wait for its system calls in the guest.
+    pub fn is_kernel(self) -> bool {
+        self.label != GANESHA.label
+    }
+
     /// The disk, for the name of a row.
     pub fn disk_name(self) -> &'static str {
         self.disk.rsplit_once('/').map_or(self.disk, |(_, name)| name)
@@ -112,7 +133,8 @@ impl Site {
         let (driver, bare, far) = match place.by {
             None => {
                 let driver = Driver::start_as("controller", folder.path(), flags);
-                (driver, Share::mount(place.server, place.share, bare), None)
+                let far = place.is_outside.then(|| client::move_outside_away(1));
+                (driver, Share::mount(place.server, place.share, bare), far)
             }
             Some((version, client)) => {
                 let option = format!("--mount-options=nfsvers={version}");
@@ -140,11 +162,7 @@ impl Site {
     /// Where it is, for the name of a row.
     pub fn name(&self) -> String {
         let latency = if self.place.has_latency { "1 ms" } else { "no latency" };
-        if let Some((version, _)) = self.place.by {
-            return format!("NFS {version}, {latency}");
-        }
-        let disk = if self.place.has_reflinks { "reflinks" } else { "no reflinks" };
-        format!("{disk}, {latency}")
+        format!("{}, {latency}", self.place.label)
     }
 
     /// The share, mounted for other programs.
@@ -217,6 +235,9 @@ impl Site {
 
     /// Gives the memory of this guest back that the disk has no use for any more.
     pub fn trim(&self) {
+        if self.place.is_outside {
+            return;
+        }
         rustix::fs::sync();
         let status = Command::new("fstrim").arg(self.place.disk).status().unwrap();
         assert!(status.success(), "fstrim {}: {status}", self.place.disk);
@@ -254,6 +275,11 @@ impl Site {
     /// one processor.
     async fn until_freed(&self) {
         let trash = self.on_disk(".nfs-csi/trash");
+        if self.place.is_outside {
+            // Nobody is told of what changes there.
+            let is_empty = || std::fs::read_dir(&trash).unwrap().next().is_none().then_some(());
+            return wait_until("the trash to be empty", Duration::from_mins(10), is_empty).await;
+        }
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
         inotify::add_watch(&changes, &trash, inotify::WatchFlags::DELETE).unwrap();
         // What is in it are directories.
