@@ -2,8 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer sanity chart test-images \
-	setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
+.PHONY: help build image images push manifests fmt lint proto unit integration integration-newer integration-ganesha sanity chart \
+	test-images setup-kubernetes test-kubernetes test-kubernetes-ipv6 test-release test demo demo-picture bench compare release-prepare \
 	release clean
 
 # What is built for: the machine's own kind, or the other one (make image ARCH=arm64).
@@ -21,7 +21,8 @@ ARCHIVE := $(CURDIR)/target/image/nfs-csi-$(ARCH).tar
 OUT := $(CURDIR)/target/test
 # Shell scripts that stand alone (SC2317 takes the function of a trap for unreachable).
 SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/guest/run test/guest/kernel \
-	test/integration/run test/sanity/run test/demo/run test/proto/check test/kubernetes/run test/kubernetes/programs/build
+	test/integration/run test/sanity/run test/demo/run test/proto/check test/bench/with-ganesha \
+	test/kubernetes/run test/kubernetes/programs/build
 SCRIPTS += release/versions release/prepare release/check release/make release/pack release/tar release/inventory \
 	test/workflows/check
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
@@ -83,6 +84,11 @@ integration: build ## Integration tests in the guest (FILTER=part of a name, KER
 integration-newer: ## Those that ask most of a kernel on a newer one
 	@$(MAKE) --no-print-directory integration KERNEL=$(NEWER) FILTER='$(ASKING)'
 
+integration-ganesha: build ## Those of the controller on nfs-ganesha, but for the longest, in one guest
+	@test/setup guest ganesha
+	E2E_SERVER=ganesha E2E_SHORT=1 E2E_TESTS=$(call program,test --test integration --no-run,integration) TIMEOUT=2400 \
+		test/part integration-ganesha test/guest/run test/integration/job
+
 sanity: build ## csi-sanity in the guest
 	@test/setup guest go
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
@@ -114,8 +120,11 @@ test-release: ## How a release is made: what is refused, and that it has the sam
 	@test/setup go chart
 	test/part release env PATH="$$(test/kubernetes/programs/build):$$PATH" test/release/check
 
+# A guest has one processor: that of the cluster and that of nfs-ganesha are at work at the same time.
 test: ## All tests
-	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-release test-images test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done
+	@rm -rf $(OUT)/status; for part in lint proto unit integration integration-newer sanity chart test-release test-images; do $(MAKE) --no-print-directory $$part || true; done
+	@test/setup guest ganesha go kubernetes image || true
+	@$(MAKE) --no-print-directory integration-ganesha > $(OUT)/beside.log 2>&1 & for part in test-kubernetes test-kubernetes-ipv6; do $(MAKE) --no-print-directory $$part || true; done; wait; cat $(OUT)/beside.log
 	@test/summary $(OUT)
 
 demo: build ## A volume's life on a real NFS server, step by step
@@ -128,11 +137,11 @@ demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
 	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
 
-bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, lists, readers, file, files, servers, crews, links or million)
-	@test/setup guest
+bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, quotas, lists, readers, file, files, servers, crews, links, names or million)
+	@test/setup guest ganesha
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \
-		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/guest/run test/bench/job $(ONLY)
+		E2E_BENCH=$$bench OUT=$(OUT)/bench MEM=6G TIMEOUT=3000 test/bench/with-ganesha $(OUT)/bench test/guest/run test/bench/job $(ONLY)
 	cp $(OUT)/bench/bench.json target/bench.json
 
 compare: $(if $(PEER),build) ## The same work by this driver and csi-driver-nfs, as a table (PEER=path/to/nfsplugin, ONLY=parts)

@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod proto;
+pub mod quota;
 mod reason;
 pub mod registration;
 pub mod rpc;

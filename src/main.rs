@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use nfs_csi::cli::{self, Invocation};
-use nfs_csi::commands::{check, on_trash};
-use nfs_csi::{driver, mount::worker};
+use nfs_csi::cli::{self, Invocation, QuotaCommand};
+use nfs_csi::commands::{check, on_trash, quota_convert, quota_status};
+use nfs_csi::{driver, mount::worker, quota};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == worker::COMMAND) {
@@ -14,6 +14,9 @@ fn main() -> ExitCode {
         Ok(Invocation::Serve(configuration)) => driver::run(*configuration),
         Ok(Invocation::Trash(command)) => on_trash::run(command),
         Ok(Invocation::Check(command)) => check::run(command),
+        Ok(Invocation::Quota(QuotaCommand::Run(settings))) => quota::serve::run(&settings),
+        Ok(Invocation::Quota(QuotaCommand::Status(command))) => quota_status::run(command),
+        Ok(Invocation::Quota(QuotaCommand::Convert(command))) => quota_convert::run(command),
         Err(answer) => answer.print(),
     }
 }

@@ -152,6 +152,62 @@ pub const TRASH_STUCK: Reading = Reading {
     label: Some("export"),
 };
 
+/// Volumes whose limit does not hold.
+pub const UNENFORCED: Reading = Reading {
+    name: "nfs_csi_volumes_unenforced",
+    help: "Volumes without the limit that was asked for, as far as they were created, listed or looked at, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
+/// What a quota agent has given out.
+pub const QUOTA_PROJECTS: Reading = Reading {
+    name: "nfs_csi_quota_projects",
+    help: "Projects with a limit that a driver asked for, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
+/// The same in bytes.
+pub const QUOTA_PROMISED: Reading = Reading {
+    name: "nfs_csi_quota_promised_bytes",
+    help: "The sum of the limits of these projects, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
+/// What it can give out at once.
+pub const QUOTA_READY: Reading = Reading {
+    name: "nfs_csi_quota_ready_directories",
+    help: "Directories that wait for a volume, by export",
+    kind: Kind::Gauge,
+    label: Some("export"),
+};
+
+/// What it did not give out.
+pub const QUOTA_REFUSED: Reading = Reading {
+    name: "nfs_csi_quota_refused",
+    help: "Limits that were asked for and refused, by export",
+    kind: Kind::Counter,
+    label: Some("export"),
+};
+
+/// What went wrong.
+pub const QUOTA_ERRORS: Reading = Reading {
+    name: "nfs_csi_quota_errors",
+    help: "Steps of the quota agent that failed and are tried again",
+    kind: Kind::Counter,
+    label: None,
+};
+
+/// How long it takes to look for work.
+pub const QUOTA_SCAN: Reading = Reading {
+    name: "nfs_csi_quota_scan_milliseconds",
+    help: "How long the last look through the folders of the exports took",
+    kind: Kind::Gauge,
+    label: None,
+};
+
 /// The form of what [`Metrics::text`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

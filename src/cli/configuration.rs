@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::flags::{Flags, LogLevel};
+use super::flags::Flags;
 use crate::controller::Settings;
 use crate::mount::daemon::mounter::Limits;
 use crate::node::NodeSettings;
@@ -133,13 +133,7 @@ pub(super) fn check(roles: Roles, flags: Flags) -> Result<Configuration, String>
         metrics_address: flags.metrics_address,
         grace_period: flags.grace_period,
         log_format: flags.log_format,
-        log_level: match flags.log_level {
-            LogLevel::Error => tracing::Level::ERROR,
-            LogLevel::Warn => tracing::Level::WARN,
-            LogLevel::Info => tracing::Level::INFO,
-            LogLevel::Debug => tracing::Level::DEBUG,
-            LogLevel::Trace => tracing::Level::TRACE,
-        },
+        log_level: flags.log_level.into(),
         remarks: flags.mount_permissions.remark.into_iter().collect(),
     })
 }

@@ -7,6 +7,7 @@ mod configuration;
 mod export_commands;
 mod flags;
 mod go_driver;
+mod quota_flags;
 mod values;
 
 use std::ffi::OsString;
@@ -20,6 +21,8 @@ pub use configuration::{Checks, Configuration, Roles};
 pub use export_commands::{CheckCommand, ExportPlace, Output, TrashAction, TrashCommand};
 use export_commands::{CheckFlags, TrashFlags, check_check, check_trash};
 use flags::Flags;
+pub use quota_flags::{ConvertCommand, QuotaCommand, QuotaOutput, StatusCommand};
+use quota_flags::{QuotaFlags, check_quota};
 
 const NO_NODE_ID: &str = "--node-id is missing: give this node's name in the cluster, e.g. --node-id \"$NODE_NAME\"";
 
@@ -45,6 +48,8 @@ enum Command {
     /// See whether all that the driver keeps on an export fits together, and repair what can be repaired without a
     /// risk.
     Check(CheckFlags),
+    /// Run the quota agent on an NFS server: it sets the limits that drivers want for volumes.
+    Quota(QuotaFlags),
 }
 
 /// What a process is to do.
@@ -56,6 +61,8 @@ pub enum Invocation {
     Trash(TrashCommand),
     /// Check an export.
     Check(CheckCommand),
+    /// Run the quota agent, or print what it has set.
+    Quota(QuotaCommand),
 }
 
 /// An answer to the command line instead of a start: help, the version, or what is wrong.
@@ -112,6 +119,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
         Command::All(flags) => (Roles { controller: true, node: true }, flags),
         Command::Trash(flags) => return check_trash(flags).map(Invocation::Trash).map_err(wrong),
         Command::Check(flags) => return check_check(flags).map(Invocation::Check).map_err(wrong),
+        Command::Quota(flags) => return check_quota(flags).map(Invocation::Quota).map_err(wrong),
     };
     if roles.node && flags.node_id.is_empty() {
         if !is_go_driver {
@@ -172,6 +180,24 @@ mod tests {
         }
         let missing = parse(["nfs-csi", "trash", "list"].map(OsString::from)).unwrap_err().line();
         assert!(missing.contains("--export"), "{missing}");
+    }
+
+    #[test]
+    fn the_quota_agent_has_several_exports_and_a_range_of_ids() {
+        let parse = |arguments: &[&str]| parse(["nfs-csi", "quota"].iter().chain(arguments).map(OsString::from));
+        let flags = ["--export=/srv/a", "--export", "/srv/b:/srv/c", "--ids=5-7"];
+        let Ok(Invocation::Quota(QuotaCommand::Run(settings))) = parse(&flags) else { panic!() };
+        assert_eq!(settings.exports, ["/srv/a", "/srv/b", "/srv/c"].map(std::path::PathBuf::from));
+        assert_eq!((settings.ids, settings.ready), ("5-7".parse().unwrap(), 128));
+        for flags in [["status", "--export=/srv/a"], ["--export=/srv/a", "status"]] {
+            let Ok(Invocation::Quota(QuotaCommand::Status(command))) = parse(&flags) else { panic!("{flags:?}") };
+            assert_eq!((command.exports, command.output), (vec!["/srv/a".into()], QuotaOutput::Table));
+        }
+        for (flags, named) in
+            [(&[][..], "--export"), (&["--export=a"], "absolute"), (&["--export=/a", "--ready=0"], "0")]
+        {
+            assert!(parse(flags).unwrap_err().line().contains(named));
+        }
     }
 
     #[test]

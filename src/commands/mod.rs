@@ -3,6 +3,8 @@
 pub mod check;
 pub mod on_trash;
 mod place;
+pub mod quota_convert;
+pub mod quota_status;
 
 use std::process::ExitCode;
 

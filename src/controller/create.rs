@@ -11,7 +11,7 @@ use crate::export::catalog::{Created, Record};
 use crate::export::claims::Claims;
 use crate::export::directories::Whereabouts;
 use crate::export::record_lock::RecordLock;
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, Queue};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::tree::make::Attributes;
@@ -22,6 +22,7 @@ use crate::volume::name::VolumeName;
 use crate::volume::parameters::CreateParameters;
 use crate::volume::record_key::RecordKey;
 use crate::volume::share::Share;
+use crate::volume::size_limit::{QuotaPolicy, RecordedQuota};
 use crate::volume::snapshot_id::SnapshotId;
 use crate::volume::subdir::{SubDir, Template, TemplateError};
 
@@ -66,6 +67,8 @@ pub struct Volume {
     pub capacity_bytes: u64,
     /// Its directory below the share.
     pub subdir: SubDir,
+    /// Whether it has no limit although one was asked for.
+    pub is_unenforced: bool,
 }
 
 /// Why a volume was not made.
@@ -101,6 +104,15 @@ pub enum CreateError {
          namespace must not reach it; use another name"
     )]
     Anothers { subdir: String, directory: String, share: String },
+
+    #[error(
+        "{subdir} on {share} cannot get a limit ({reason}): with quota: required a volume needs a directory of its own, \
+         which nothing was in before and which is in no other volume; use another subDir, or quota: preferred"
+    )]
+    Unlimitable { subdir: String, share: String, reason: &'static str },
+
+    #[error("no size is asked for, and the StorageClass says quota: required: ask for a size")]
+    NoSize,
 
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -155,10 +167,13 @@ impl Controller {
             if let Some(source) = plan.source.clone() {
                 return controller.fill(plan, source, &request.options, &progress).await;
             }
+            let queue = if plan.is_limited() { Queue::Limited } else { Queue::Calls };
             let work = move |export: &Export| plan.carry_out(export);
-            controller.on(&share, &request.options, work).await.map(|(volume, _)| volume)
+            controller.on_behind(queue, &share, &request.options, work).await.map(|(volume, _)| volume)
         };
-        self.run(&on, job, work).await
+        let volume: Volume = self.run(&on, job, work).await?;
+        self.unenforced.note(volume.id.share(), &volume.id.to_string(), volume.is_unenforced);
+        Ok(volume)
     }
 }
 
@@ -187,16 +202,19 @@ pub(super) struct Plan {
     pub(super) on_delete_given: bool,
     trash_retention: Option<Duration>,
     owner: Option<String>,
+    claim: Option<String>,
     /// The permissions that the class says, and not the operator for all.
     pub(super) class_mode: Option<Mode>,
     /// Whether who makes a claim has a say in the directory's name.
     pub(super) is_claims_word: bool,
     /// How long another controller that changes the record may be silent.
     pub(super) silence: Duration,
+    /// Whether the server is to hold its size.
+    pub(super) quota: QuotaPolicy,
 }
 
 /// How often a directory that goes while it is made a volume is made again.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 
 impl Plan {
     fn new(settings: &Settings, request: &CreateVolume) -> Result<Self, TemplateError> {
@@ -218,8 +236,10 @@ impl Plan {
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
             owner: settings.cluster.clone(),
+            claim: parameters.metadata.claim(),
             class_mode: parameters.permissions,
             silence: settings.takeover_after,
+            quota: parameters.quota,
             is_claims_word: parameters.template.as_ref().is_some_and(Template::takes_words_of_claims),
             attributes: Attributes {
                 mode: parameters.permissions.or(settings.default_permissions).map(Mode::bits),
@@ -244,7 +264,7 @@ impl Plan {
         }
         // This volume's claim comes before the directory, so that a delete of the others leaves it.
         self.claim(export)?;
-        let made = export.alone(&self.subdir, || self.make(export, None));
+        let made = self.make_any(export, None);
         made.inspect_err(|error| {
             if !error.is_passing() {
                 self.take_back_claim(export);
@@ -257,8 +277,19 @@ impl Plan {
     fn take(&self, export: &Export, record: Record) -> Result<Volume, CreateError> {
         match self.find_recorded(export, &record)? {
             Some(volume) => Ok(volume),
-            None => export.alone(&self.subdir, || self.make(export, Some(record))),
+            None => self.make_any(export, Some(record)),
         }
+    }
+
+    /// Makes the directory, with its limit if it is to have one, and the record; `recorded` is the one that there is.
+    fn make_any(&self, export: &Export, recorded: Option<Record>) -> Result<Volume, CreateError> {
+        if self.is_limited() {
+            match self.make_limited(export, recorded.clone()) {
+                Err(error) if self.does_without_limit(&error) => self.log_without_limit(&error),
+                made => return made,
+            }
+        }
+        export.alone(&self.subdir, || self.make(export, recorded))
     }
 
     /// The volume that has this record, if it has its directory too; a claim that it lacks is made again. None where
@@ -293,7 +324,10 @@ impl Plan {
                     // controller that had moved it away with a volume whose record is gone by now.
                     _ => recorded.as_ref().is_none_or(|record| record.found),
                 };
-            let noted = |record: Record| Record { inode: Some(made.inode), found, ..record };
+            let noted = |record: Record| {
+                let quota = record.quota.map(|quota| RecordedQuota { project: None, ..quota });
+                Record { inode: Some(made.inode), found, quota, ..record }
+            };
             let record = if let Some(was) = recorded {
                 let record = noted(was.clone());
                 if !self.replace(export, &was, &record)? {
@@ -319,7 +353,7 @@ impl Plan {
     }
 
     /// Puts a record in the place of what it was. False if another controller changes it or has changed it.
-    fn replace(&self, export: &Export, was: &Record, record: &Record) -> Result<bool, ExportError> {
+    pub(super) fn replace(&self, export: &Export, was: &Record, record: &Record) -> Result<bool, ExportError> {
         let replace = |lock: &RecordLock<'_>| Ok(lock.is_still(was)? && lock.replace(record)?);
         Ok(export.with_record_locked(&self.key, self.silence, replace)?.unwrap_or(false))
     }
@@ -382,8 +416,9 @@ impl Plan {
         }
     }
 
+    /// The record of the volume, without a limit.
     pub(super) fn record(&self) -> Record {
-        Record {
+        let record = Record {
             subdir_given: self.subdir_given,
             capacity_bytes: self.capacity.capacity(),
             on_delete: self.on_delete,
@@ -394,8 +429,10 @@ impl Plan {
             source: self.source.as_ref().map(Source::recorded),
             trash_retention: self.trash_retention.map(|retention| retention.as_secs()),
             owner: self.owner.clone(),
+            claim: self.claim.clone(),
             ..Record::new(self.name.to_string(), self.subdir.clone())
-        }
+        };
+        if self.is_limited() { record.with_quota(self.recorded_quota(None)) } else { record }
     }
 
     /// Takes the volume that exists under the name, if it is what is asked for.
@@ -427,7 +464,7 @@ impl Plan {
         if let Err((has, wanted)) = self.accept_attributes(record) {
             return refuse(has, wanted);
         }
-        Ok(self.volume(record.capacity_bytes, record.on_delete))
+        Ok(self.volume(record))
     }
 
     /// What the request says of the directory itself; what it does not say, any volume fits. Otherwise what the volume
@@ -439,6 +476,7 @@ impl Plan {
         };
         let octal = |mode: Mode| format!("{:04o}", mode.bits());
         let number = |number: u32| number.to_string();
+        let has_quota = record.quota.unwrap_or_default();
         for (name, has, wanted) in [
             ("mode", record.permissions.map(octal), self.class_mode.map(octal)),
             ("uid", record.uid.map(number), self.attributes.uid.map(number)),
@@ -447,6 +485,12 @@ impl Plan {
                 "trashRetention in seconds",
                 record.trash_retention.map(|seconds| seconds.to_string()),
                 self.trash_retention.map(|retention| retention.as_secs().to_string()),
+            ),
+            ("quota", Some(has_quota.mode.to_string()), Some(self.quota.mode.to_string())),
+            (
+                "inodesPerGiB",
+                has_quota.inodes_per_gib.map(|inodes| inodes.to_string()),
+                self.quota.inodes_per_gib.filter(|_| self.is_limited()).map(|inodes| inodes.to_string()),
             ),
             ("cluster", record.owner.clone(), self.owner.clone().filter(|_| record.owner.is_some())),
         ] {
@@ -457,11 +501,14 @@ impl Plan {
         Ok(())
     }
 
-    fn volume(&self, capacity_bytes: u64, on_delete: OnDelete) -> Volume {
+    fn volume(&self, record: &Record) -> Volume {
+        let id =
+            VolumeId::for_volume(self.share.clone(), &self.name, &self.subdir, self.subdir_given, record.on_delete);
         Volume {
-            id: VolumeId::for_volume(self.share.clone(), &self.name, &self.subdir, self.subdir_given, on_delete),
-            capacity_bytes,
+            id,
+            capacity_bytes: record.capacity_bytes,
             subdir: self.subdir.clone(),
+            is_unenforced: self.is_limited() && record.project().is_none(),
         }
     }
 }

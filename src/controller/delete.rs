@@ -64,7 +64,8 @@ impl Controller {
         let fingerprint = format!("{} {:?}", request.id, request.options);
         let job = Job { removes: true, ..Job::short(key, "DeleteVolume", fingerprint) };
         let controller = Arc::clone(self);
-        let on = [(request.id.share().clone(), request.options.clone())];
+        let id = request.id.clone();
+        let on = [(id.share().clone(), request.options.clone())];
         let work = async move {
             let DeleteVolume { id, options } = request;
             let share = id.share().clone();
@@ -72,7 +73,11 @@ impl Controller {
             let work = move |export: &Export| delete(export, &id, defaults);
             controller.on(&share, &options, work).await.map(drop)
         };
-        self.run(&on, job, work).await
+        let deleted = self.run(&on, job, work).await;
+        if deleted.is_ok() {
+            self.unenforced.note(id.share(), &id.to_string(), false);
+        }
+        deleted
     }
 }
 
@@ -107,14 +112,18 @@ fn delete(export: &Export, id: &VolumeId, defaults: Defaults) -> Result<(), Dele
     };
     // A record of the same key that names another directory is another volume's: not this one's to remove.
     let record = record.filter(|record| record.subdir == subdir);
-    // An id tells of `retain` and `archive` only: the record knows more, and where there is none (another driver's
-    // volume, one written down by hand) it is the operator's decision, as with csi-driver-nfs.
-    let policy = match (id.on_delete(), &record) {
+    // The record knows what was asked for last. Where there is none (another driver's volume, one written down by hand)
+    // an id tells of `retain` and `archive` only, and else it is the operator's decision, as with csi-driver-nfs.
+    let policy = match (&record, id.on_delete()) {
         // What the driver did not make it does not destroy, unless it is told to.
-        (OnDelete::Delete, Some(record)) if record.found && !record.on_delete_given => OnDelete::Retain,
-        (OnDelete::Delete, Some(record)) => record.on_delete,
-        (OnDelete::Delete, None) => defaults.policy,
-        (policy, _) => policy,
+        (Some(record), _) if record.found && !record.on_delete_given && record.on_delete == OnDelete::Delete => {
+            OnDelete::Retain
+        }
+        (Some(record), _) => record.on_delete,
+        // Its record said so when it was deleted, and this is a repetition.
+        (None, OnDelete::Delete) if export.was_retained(&key, &subdir)? => OnDelete::Retain,
+        (None, OnDelete::Delete) => defaults.policy,
+        (None, policy) => policy,
     };
     let kept = match &record {
         Some(record) => record.trash_retention.map_or(defaults.retention, Duration::from_secs),
@@ -181,6 +190,7 @@ impl Volume<'_> {
             Moved::Missing => None,
         };
         let Some(name) = name else {
+            self.remove_unplaced()?;
             self.forget()?;
             self.audit("was gone");
             return Ok(self.export.remove_made_parents(self.subdir)?);
@@ -214,6 +224,7 @@ impl Volume<'_> {
                 Err(ExportError::Io { errno: Errno::EEXIST | Errno::ENOTEMPTY, .. }) if copy + 1 < ARCHIVES => {}
                 Err(error) => return Err(error.into()),
                 Ok(Moved::Missing) => {
+                    self.remove_unplaced()?;
                     self.audit("was gone");
                     break;
                 }
@@ -265,6 +276,18 @@ impl Volume<'_> {
         Ok(record.is_some_and(|record| record.subdir == *self.subdir && !record.subdir_given))
     }
 
+    /// A directory with a limit is recorded before it is put in place (limited.rs). It goes here, so that a controller
+    /// which is about to put it there finds the delete.
+    fn remove_unplaced(&self) -> Result<(), ExportError> {
+        let recorded = self.record.and_then(|record| Some((record.project()?, record.inode?)));
+        let Some((project, inode)) = recorded else { return Ok(()) };
+        self.export.remove_unplaced(project, inode)?;
+        if self.export.inode_of(self.subdir)? == Some(inode) {
+            return Err(self.export.contended("delete", self.subdir.to_string()));
+        }
+        Ok(())
+    }
+
     fn release(&self) -> Result<(), ExportError> {
         if !self.is_given() {
             return Ok(());
@@ -286,10 +309,23 @@ impl Volume<'_> {
     /// The same for a directory that stays. Where there is no claim either, nothing tells another controller that this
     /// volume is being deleted: so the record goes under its lock.
     fn let_go(&self) -> Result<(), ExportError> {
-        if self.is_given() || self.record.is_none() {
+        let is_limited = self.record.is_some_and(|record| record.project().is_some());
+        if is_limited && self.export.inode_of(self.subdir)?.is_none() {
+            self.remove_unplaced()?;
+        }
+        if self.record.is_none() {
             return self.forget();
         }
-        match self.export.with_record_locked(&self.key, self.silence, RecordLock::remove)? {
+        // An id that says `retain` says so when the delete is repeated too.
+        let id_says_so = self.id.on_delete() == OnDelete::Retain;
+        if self.is_given() && id_says_so {
+            return self.forget();
+        }
+        if self.is_given() {
+            self.release()?;
+        }
+        let let_go = if id_says_so { RecordLock::remove } else { RecordLock::retain };
+        match self.export.with_record_locked(&self.key, self.silence, let_go)? {
             Some(true) => Ok(()),
             _ => Err(self.export.contended("delete", self.subdir.to_string())),
         }

@@ -1,4 +1,5 @@
-//! ControllerExpandVolume: the new size is recorded. A directory has no size of its own, so no node has work with it.
+//! ControllerExpandVolume: the limit is raised where the volume has one, and the new size is recorded. No node has work
+//! with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::{Controller, IsStale, job_key};
 use crate::export::catalog::{Created, Record};
 use crate::export::directories::Whereabouts;
 use crate::export::record_lock::RecordLock;
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, Queue};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::access::CapacityRange;
@@ -65,7 +66,7 @@ impl Controller {
             let ExpandVolume { id, capacity, options } = request;
             let (share, silence) = (id.share().clone(), controller.settings.takeover_after);
             let work = move |export: &Export| expand_alone(export, &id, capacity, silence);
-            controller.on(&share, &options, work).await.map(|(size, _)| size)
+            controller.on_behind(Queue::Limited, &share, &options, work).await.map(|(size, _)| size)
         };
         self.run(&on, Job::short(key, "ControllerExpandVolume", fingerprint), work).await
     }
@@ -107,7 +108,9 @@ fn expand(
     let key = id.key();
     let contended = || ExpandError::from(export.contended("grow", id.to_string()));
     let Some(record) = export.record(&key)?.filter(|record| is_of(record, id)) else {
-        let adopted = Record { capacity_bytes: capacity.capacity(), ..adopt(export, id)? };
+        let not_found = || ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() };
+        let plain = adopt(export, id)?.ok_or_else(not_found)?;
+        let adopted = Record { capacity_bytes: capacity.capacity(), ..plain };
         match lock.create(&adopted)? {
             Some(Created::Now) => {}
             Some(Created::Before(_)) => return Err(contended()),
@@ -126,6 +129,7 @@ fn expand(
         return Ok(Grown::To(adopted.capacity_bytes));
     };
     if record.capacity_bytes >= capacity.capacity() {
+        // The record is replaced when the limit is in force.
         if !capacity.admits(record.capacity_bytes) {
             let (id, wanted) = (id.to_string(), capacity.to_string());
             return Err(ExpandError::TooLarge { id, has: record.capacity_bytes, wanted });
@@ -143,6 +147,9 @@ fn expand(
         export.claim(&record.subdir, &key, record.owner.as_deref())?;
     }
     let grown = Record { capacity_bytes: capacity.capacity(), ..record };
+    if let Some((project, limit)) = grown.quota.and_then(|quota| quota.limit(grown.capacity_bytes)) {
+        export.change_limit(project, &key, limit)?;
+    }
     if !lock.replace(&grown)? {
         return Err(contended());
     }
@@ -150,7 +157,7 @@ fn expand(
 }
 
 /// Whether nobody is deleting a volume: it has its directory, and its claim where it needs one.
-fn is_whole(export: &Export, key: &RecordKey, record: &Record) -> Result<bool, ExportError> {
+pub(super) fn is_whole(export: &Export, key: &RecordKey, record: &Record) -> Result<bool, ExportError> {
     let has_claim = !record.subdir_given || export.has_claim(&record.subdir, key, record.owner.as_deref())?;
     Ok(has_claim && export.has_directory(&record.subdir)?)
 }
@@ -160,15 +167,15 @@ pub(super) fn is_of(record: &Record, id: &VolumeId) -> bool {
     id.subdir().is_none_or(|subdir| *subdir == record.subdir)
 }
 
-/// The record that a volume without one gets: another driver made it, and its directory is all there is.
-fn adopt(export: &Export, id: &VolumeId) -> Result<Record, ExpandError> {
-    let not_found = || ExpandError::NotFound { id: id.to_string(), share: export.share().to_string() };
-    let subdir = id.subdir().ok_or_else(not_found)?;
-    let inode = export.inode_of(subdir)?.ok_or_else(not_found)?;
+/// The record that a volume without one gets (another driver made it, and its directory is all there is); none if there
+/// is no such volume.
+pub(super) fn adopt(export: &Export, id: &VolumeId) -> Result<Option<Record>, ExportError> {
+    let Some(subdir) = id.subdir() else { return Ok(None) };
+    let Some(inode) = export.inode_of(subdir)? else { return Ok(None) };
     if id.subdir_was_given() {
         export.claim(subdir, &id.key(), None)?;
     }
-    Ok(Record { inode: Some(inode), ..adopted(id, subdir) })
+    Ok(Some(Record { inode: Some(inode), ..adopted(id, subdir) }))
 }
 
 /// What is known of a volume without a record.

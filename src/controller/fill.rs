@@ -30,6 +30,9 @@ use crate::volume::id::VolumeId;
 use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
+/// More free space than any copy leaves to others, in bytes.
+const ENOUGH: u64 = 128 * 1024 * 1024;
+
 impl Controller {
     /// Makes a volume with the data of `source`.
     pub(super) async fn fill(
@@ -101,14 +104,25 @@ impl Plan {
         attempt: &Attempt,
         earlier: &Attempts,
     ) -> Result<Volume, CreateError> {
-        let staged = attempt.begin(export, earlier, material.mode())?;
+        let limited = self.limited_to_fill(export, record.capacity_bytes)?;
+        let staged = attempt.begin(export, earlier, material.mode(), limited.as_ref()).inspect_err(|_| {
+            if let Some(limited) = &limited {
+                export.release_limited(limited.project);
+            }
+        })?;
         let failed = |errno| export.failed("set owner and permissions of", self.subdir.to_string(), errno);
         let filled = material.copy(export, origin, &staged, &attempt.progress).and_then(|()| {
             make::set(&staged, self.attributes).map_err(failed)?;
             staged.inode().map_err(failed)
         });
-        let inode = filled.map_err(|error| attempt.fail(export, &staged, error))?;
-        let record = Record { inode: Some(inode), ..record.clone() };
+        let inode = filled.map_err(|error| {
+            let error = if limited.is_some() { material.over_limit(export, record, error) } else { error };
+            attempt.fail(export, &staged, error)
+        })?;
+        let mut record = Record { inode: Some(inode), ..record.clone() };
+        if self.is_limited() {
+            record = record.with_quota(self.recorded_quota(limited.map(|limited| limited.project)));
+        }
         let has_beat = attempt.end();
         match export.alone(&self.subdir, || export.place_volume(&staged, &self.key, &record)) {
             Ok(Created::Now) => {
@@ -236,7 +250,7 @@ impl Material {
             Data::Archive(file) => {
                 // Another driver's archive may be where others write, who could make no device themselves.
                 let devices = !matches!(self.place, SourcePlace::Archive(_));
-                archive::read(file, staged, Limits { devices }, progress)
+                archive::read(file, staged, Limits { devices, space: Some(export.staging()?) }, progress)
                     .map_err(|error| export.archive_failed(&self.name, error))?;
             }
         }
@@ -252,6 +266,16 @@ impl Material {
         origin.log_missing_attributes();
         export.log_missing_attributes();
         self.check(origin, progress.files() - before)
+    }
+
+    /// Why a copy into a volume with a limit failed: where the export has space, it is the volume that is too small.
+    fn over_limit(&self, export: &Export, record: &Record, error: ExportError) -> ExportError {
+        let has_space = || export.available_bytes().is_ok_and(|free| free > ENOUGH);
+        if !error.is_full() || !has_space() {
+            return error;
+        }
+        let (what, share) = (self.name.clone(), export.share().to_string());
+        ExportError::OverLimit { what, share, bytes: record.capacity_bytes }
     }
 
     /// A source that is deleted is renamed before anything of it is freed: where it is still in its place, all of it
@@ -304,7 +328,8 @@ pub(super) fn copy_tree(
 ) -> Result<(), ExportError> {
     let links = Links::new(export.staging()?, target.staged.links());
     let earlier = target.earlier.map(|directory| Earlier { directory });
-    let target = Place { directory: target.directory, links, earlier, own: Some(export.own_inode()?) };
+    let (space, own) = (export.staging()?, Some(export.own_inode()?));
+    let target = Place { directory: target.directory, space, links, earlier, own };
     let file_systems = FileSystems { source: origin.file_system(), target: export.file_system() };
     copy::tree(source, kind, target, file_systems, export.effort(), progress).map_err(|error| {
         if error.is_lack() {

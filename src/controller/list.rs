@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::expand::is_of;
 use super::{Controller, IsStale};
 use crate::export::catalog::Record;
+use crate::export::limited::LimitState;
 use crate::export::pages::{Entry, Keys, Listed, Room};
 use crate::export::{Export, ExportError, Folder};
 use crate::mount::options::Options;
@@ -30,6 +31,10 @@ pub struct Found {
     pub is_snapshot: bool,
     /// What is wrong with it; none: nothing.
     pub problem: Option<String>,
+    /// How many bytes of it are used, where it has a limit that is in force.
+    pub used: Option<u64>,
+    /// Whether it has no limit, or another one, although one was asked for.
+    pub is_unenforced: bool,
 }
 
 /// A part of a list.
@@ -91,7 +96,9 @@ impl Controller {
     pub async fn get(&self, id: &VolumeId, options: &Options) -> Result<Found, GetError> {
         let wanted = id.clone();
         let work = move |export: &Export| get(export, &wanted);
-        self.look(id.share(), options, work).await
+        let found = self.look(id.share(), options, work).await?;
+        self.unenforced.note(id.share(), &found.id, found.is_unenforced);
+        Ok(found)
     }
 
     /// The volumes on all shares known, behind `token`: at most `most` of them (0: as many as one page has). What
@@ -111,6 +118,11 @@ impl Controller {
             if is_listed(record.owner.as_deref()) { entry(export, &record) } else { Ok(Entry::Filtered) }
         };
         let (volumes, next) = self.gather(token, most, &Options::default(), entry).await?;
+        for found in &volumes {
+            if let Ok(id) = VolumeId::parse(&found.id) {
+                self.unenforced.note(id.share(), &found.id, found.is_unenforced);
+            }
+        }
         Ok(Page { volumes, next })
     }
 
@@ -201,9 +213,14 @@ fn get(export: &Export, id: &VolumeId) -> Result<Found, GetError> {
     };
     // A volume that another driver made has no record, only its directory.
     match id.subdir() {
-        Some(subdir) if export.has_directory(subdir)? => {
-            Ok(Found { id: id.to_string(), capacity_bytes: 0, is_snapshot: false, problem: None })
-        }
+        Some(subdir) if export.has_directory(subdir)? => Ok(Found {
+            id: id.to_string(),
+            capacity_bytes: 0,
+            is_snapshot: false,
+            problem: None,
+            used: None,
+            is_unenforced: false,
+        }),
         _ => Err(refusal.map_or_else(
             || GetError::NotFound { id: id.to_string(), share: export.share().to_string() },
             GetError::from,
@@ -223,16 +240,42 @@ fn entry(export: &Export, record: &Record) -> Result<Entry<Found>, ExportError> 
 }
 
 fn describe(export: &Export, record: &Record) -> Result<Found, ExportError> {
-    let problem = match export.has_directory(&record.subdir) {
-        Ok(true) => None,
-        Ok(false) => Some(format!("the volume's directory {} is missing on {}", record.subdir, export.share())),
-        Err(error) => Some(export.of_entry_alone(export.root(), error)?.to_string()),
-    };
-    Ok(Found {
+    let found = Found {
         id: recorded_id(export.share(), record),
         capacity_bytes: record.capacity_bytes,
         is_snapshot: record.subdir.shared_tree().is_some(),
-        problem,
+        problem: None,
+        used: None,
+        is_unenforced: false,
+    };
+    let missing = || Some(format!("the volume's directory {} is missing on {}", record.subdir, export.share()));
+    let looked = export.limit_state(record).and_then(|state| match state {
+        LimitState::Unlimited | LimitState::NotHad => Ok((state, export.has_directory(&record.subdir)?)),
+        state => Ok((state, state != LimitState::NoDirectory)),
+    });
+    let (state, has_directory) = match looked {
+        Ok(looked) => looked,
+        Err(error) => {
+            let problem = Some(export.of_entry_alone(export.root(), error)?.to_string());
+            return Ok(Found { problem, ..found });
+        }
+    };
+    Ok(match state {
+        _ if !has_directory => Found { problem: missing(), ..found },
+        LimitState::Unlimited | LimitState::NoDirectory => found,
+        LimitState::InForce { used } => Found { used: Some(used), ..found },
+        LimitState::Differs { recorded, shown } => {
+            let problem = Some(format!(
+                "the volume's limit is not in force: {recorded} bytes are recorded, and the server shows {shown}; see \
+                 the log of its quota agent"
+            ));
+            Found { problem, is_unenforced: true, ..found }
+        }
+        LimitState::NotHad => {
+            let problem = "the volume has no limit of its size: there was none to be had when it was made; `nfs-csi quota \
+                           convert` on the server gives it one";
+            Found { problem: Some(problem.into()), is_unenforced: true, ..found }
+        }
     })
 }
 

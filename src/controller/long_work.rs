@@ -1,11 +1,12 @@
 //! One attempt at a long piece of work: it shows that it is alive, and ends when its work was taken away from it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::export::limited::LimitedDirectory;
 use crate::export::staging::{AttemptName, Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError};
 use crate::tree::Progress;
@@ -19,6 +20,8 @@ pub(super) struct Attempt {
     silence: Duration,
     pub(super) progress: Arc<Progress>,
     staged: Mutex<Option<Kept>>,
+    /// What may be in staging of it although it does not work on that any more.
+    left: Mutex<Option<AttemptName>>,
     is_lost: AtomicBool,
 }
 
@@ -30,8 +33,8 @@ struct Kept {
 
 impl Attempt {
     pub(super) fn new(work: StagingName, silence: Duration, progress: Arc<Progress>) -> Self {
-        let (staged, is_lost) = (Mutex::default(), AtomicBool::new(false));
-        Self { work, silence, progress, staged, is_lost }
+        let (staged, left, is_lost) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { work, silence, progress, staged, left, is_lost }
     }
 
     /// How often it shows that it is alive: a few times before it would be taken over.
@@ -44,11 +47,28 @@ impl Attempt {
         if is_placed { export.attempts(&self.work) } else { export.attempts_before_place(&self.work) }
     }
 
-    /// Makes a place in staging.
-    pub(super) fn begin(&self, export: &Export, earlier: &Attempts, mode: u32) -> Result<Staged, ExportError> {
-        let staged = export.begin(&self.work, earlier, self.silence, mode)?;
-        *self.staged() = Some(Kept { name: staged.name().clone(), has_beat: false });
+    /// Makes a place in staging, or moves a limited directory there.
+    pub(super) fn begin(
+        &self,
+        export: &Export,
+        earlier: &Attempts,
+        mode: u32,
+        limited: Option<&LimitedDirectory>,
+    ) -> Result<Staged, ExportError> {
+        let name = export.name_attempt(&self.work);
+        *self.left() = Some(name.clone());
+        let staged = export.begin(name.clone(), earlier, self.silence, mode, limited)?;
+        *self.left() = None;
+        *self.staged() = Some(Kept { name, has_beat: false });
         Ok(staged)
+    }
+
+    /// Removes what an earlier try of it left, after one that succeeded without it: no retry comes that takes it over.
+    pub(super) fn remove_left(&self, export: &Export) -> Result<(), ExportError> {
+        match self.left().take() {
+            Some(name) => export.finish_attempt(&name, false),
+            None => Ok(()),
+        }
     }
 
     /// Shows that it is alive. Where another controller has taken its tree, the work is ended.
@@ -90,7 +110,9 @@ impl Attempt {
             _ if error.is_full() => export.note_full(staged.name()).is_ok(),
             _ => error.is_passing(),
         };
-        if !is_kept && let Err(left) = export.finish_attempt(staged.name(), false) {
+        if is_kept {
+            *self.left() = Some(staged.name().clone());
+        } else if let Err(left) = export.finish_attempt(staged.name(), false) {
             tracing::warn!(share = %export.share(), error = %left, "what a failed attempt left is swept later");
         }
         error
@@ -113,8 +135,12 @@ impl Attempt {
         export.contended("go on with", self.work.to_string())
     }
 
-    fn staged(&self) -> std::sync::MutexGuard<'_, Option<Kept>> {
+    fn staged(&self) -> MutexGuard<'_, Option<Kept>> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Option<AttemptName>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,12 +11,15 @@ mod expand;
 mod fill;
 mod found_snapshot;
 mod known_exports;
+mod limited;
 mod list;
 mod long_work;
+mod modify;
 mod reader;
 mod reaper;
 mod snapshot;
 mod snapshot_list;
+mod unenforced;
 
 use std::future::Future;
 use std::path::Path;
@@ -30,14 +33,16 @@ pub use self::found_snapshot::Snapshot;
 use self::known_exports::KnownExports;
 pub use self::list::{Found, GetError, ListError, Page, recorded_id};
 use self::long_work::Attempt;
+pub use self::modify::{ModifyError, ModifyVolume};
 use self::reaper::Reaper;
 pub use self::snapshot::{CreateSnapshot, DeleteSnapshot, SnapshotError};
 pub use self::snapshot_list::{SnapshotFilter, SnapshotPage};
+use self::unenforced::Unenforced;
 use crate::export::holder::Holder;
 use crate::export::pages::Listings;
 use crate::export::pool::Exports;
 use crate::export::staging::StagingName;
-use crate::export::{Export, ExportError, TreeWork};
+use crate::export::{Export, ExportError, Queue, TreeWork};
 use crate::jobs::{Job, JobError, Jobs};
 use crate::metrics::Metrics;
 use crate::mount::daemon::mounter::Mounter;
@@ -85,6 +90,7 @@ pub struct Controller {
     reaper: Reaper,
     known: KnownExports,
     listings: Listings,
+    unenforced: Unenforced,
 }
 
 impl Controller {
@@ -98,13 +104,14 @@ impl Controller {
         for share in known.all() {
             reaper.watch(&share, &Options::default());
         }
-        let (jobs, listings) = (Arc::default(), Listings::default());
-        Arc::new(Self { settings, exports, jobs, reaper, known, listings })
+        let (jobs, listings, unenforced) = (Arc::default(), Listings::default(), Unenforced::default());
+        Arc::new(Self { settings, exports, jobs, reaper, known, listings, unenforced })
     }
 
     /// Tells the metrics what the controller holds.
     pub fn observe(&self, metrics: &Metrics) {
         self.reaper.observe(metrics);
+        self.unenforced.observe(metrics);
     }
 
     /// Gives the exports back.
@@ -152,13 +159,29 @@ impl Controller {
         E: From<ExportError> + IsStale + Send + 'static,
         F: Fn(&Export) -> Result<T, E> + Clone + Send + 'static,
     {
+        self.on_behind(Queue::Calls, share, options, work).await
+    }
+
+    /// The same behind other work of this kind.
+    async fn on_behind<T, E, F>(
+        &self,
+        queue: Queue,
+        share: &Share,
+        options: &Options,
+        work: F,
+    ) -> Result<(T, Arc<Export>), E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + IsStale + Send + 'static,
+        F: Fn(&Export) -> Result<T, E> + Clone + Send + 'static,
+    {
         let export = self.open(share, options).await?;
-        let result = match export.run(work.clone()).await {
+        let result = match export.run_behind(queue, work.clone()).await {
             Err(error) if error.is_stale() => {
                 self.exports.forget(&export);
                 drop(export);
                 let export = self.open(share, options).await?;
-                export.run(work).await.map(|result| (result, export))
+                export.run_behind(queue, work).await.map(|result| (result, export))
             }
             result => result.map(|result| (result, export)),
         };
@@ -210,6 +233,8 @@ impl Controller {
                     if result.is_err() {
                         // What it left in staging may be kept for minutes only.
                         self.reaper.watch(export.share(), export.options());
+                    } else if is_again {
+                        remove_left(&export, attempt).await;
                     }
                     return result;
                 }
@@ -229,6 +254,15 @@ impl Controller {
     /// The exports known now, in the order of their names.
     fn shares(&self) -> Vec<Share> {
         self.known.all()
+    }
+}
+
+/// Removes what the first try of an attempt left, after the second one found the work done by another controller.
+async fn remove_left(export: &Arc<Export>, attempt: &Arc<Attempt>) {
+    let own = Arc::clone(attempt);
+    let removed: Result<(), ExportError> = export.run(move |export| own.remove_left(export)).await;
+    if let Err(error) = removed {
+        tracing::warn!(share = %export.share(), %error, "what an earlier try left is swept later");
     }
 }
 

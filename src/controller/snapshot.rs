@@ -165,7 +165,7 @@ impl Taking {
         let opened = open_volume(origin, volume)?
             .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
         let earlier = self.attempt.earlier(export, false)?;
-        let staged = self.attempt.begin(export, &earlier, 0)?;
+        let staged = self.attempt.begin(export, &earlier, 0, None)?;
         let taken = self.take(export, origin, &opened, &staged);
         let manifest = taken.map_err(|error| self.attempt.fail(export, &staged, error))?;
         let has_beat = self.attempt.end();

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -22,13 +22,19 @@ use super::pages::Listed;
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::reason::errno_of;
+use crate::tree::make::descend;
 use crate::volume::access::{Mode as Permissions, OnDelete};
 use crate::volume::content::RecordedSource;
+use crate::volume::path::RESERVED;
+use crate::volume::quota_files::ProjectId;
 use crate::volume::record_key::RecordKey;
+use crate::volume::size_limit::RecordedQuota;
 use crate::volume::subdir::SubDir;
 
-/// The format that this driver writes; it reads this and all before.
-const FORMAT: u32 = 1;
+/// The newest format that this driver writes; it reads this and all before.
+const FORMAT: u32 = 2;
+/// The format of records without limits: drivers that know nothing of limits read it.
+const WITHOUT_LIMITS: u32 = 1;
 
 /// What is known of a volume besides its directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +84,12 @@ pub struct Record {
     /// The cluster whose driver made the volume (`--cluster-id`); none where it has no name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The claim that it was made for, `namespace/name`, for people; none where the provisioner does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    /// The limit of its size; none: the size is only recorded. From format 2 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<RecordedQuota>,
 }
 
 impl Record {
@@ -86,7 +98,7 @@ impl Record {
     pub fn new(name: String, subdir: SubDir) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self {
-            format: FORMAT,
+            format: WITHOUT_LIMITS,
             name,
             id: None,
             subdir,
@@ -103,8 +115,29 @@ impl Record {
             trash_retention: None,
             created_at: now,
             owner: None,
+            claim: None,
+            quota: None,
         }
     }
+
+    /// The same with a limit, in the format that has such.
+    #[must_use]
+    pub fn with_quota(self, quota: RecordedQuota) -> Self {
+        Self { format: FORMAT, quota: Some(quota), ..self }
+    }
+
+    /// The project of its directory; none without a limit.
+    #[must_use]
+    pub fn project(&self) -> Option<ProjectId> {
+        self.quota?.project
+    }
+}
+
+/// A record that is written and not in its place.
+#[derive(Debug)]
+pub struct PreparedRecord {
+    temporary: String,
+    file: OwnedFd,
 }
 
 /// What became of a record that was to be created.
@@ -155,8 +188,27 @@ impl Export {
     /// # Errors
     /// Where the server fails; then there is no record, or (an answer that was lost) it is in place.
     pub fn create_record(&self, key: &RecordKey, record: &Record) -> Result<Created, ExportError> {
+        let prepared = self.prepare_record(key, record)?;
+        self.create_prepared(prepared, key)
+    }
+
+    /// Writes a record that is to be put in place by [`Export::create_prepared`]. Otherwise [`Export::confirm_record`]
+    /// removes it.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn prepare_record(&self, key: &RecordKey, record: &Record) -> Result<PreparedRecord, ExportError> {
         let temporary = self.temporary_name(key);
         let file = self.write_temporary(&self.tree_layout()?.staging, &temporary, record)?;
+        Ok(PreparedRecord { temporary, file })
+    }
+
+    /// Puts a record in place that was prepared, as [`Export::create_record`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_prepared(&self, prepared: PreparedRecord, key: &RecordKey) -> Result<Created, ExportError> {
+        let PreparedRecord { temporary, file } = prepared;
         let linked = self.publish_record(&file, &temporary, key);
         // Closed before its name goes, or the client keeps it as `.nfs…` until then.
         drop(file);
@@ -215,6 +267,25 @@ impl Export {
         let failed = |errno| self.failed("remove the record", &name, errno);
         remove_known(&self.tree_layout()?.volumes, volumes, &name).map_err(failed)?;
         if self.end_change(key)? { remove(volumes, &name).map_err(failed) } else { Ok(()) }
+    }
+
+    /// The records of volumes that were deleted and whose directories stay, for what an id does not say.
+    pub(super) fn retained_folder(&self) -> Result<OwnedFd, ExportError> {
+        let top = self.layout()?.top.as_fd();
+        descend(top, &[RETAINED], Some(Mode::S_IRWXU))
+            .map_err(|(name, errno)| self.failed("make the folder", name, errno))
+    }
+
+    /// Whether a volume was deleted and its directory was to stay.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn was_retained(&self, key: &RecordKey, subdir: &SubDir) -> Result<bool, ExportError> {
+        let folder = match descend(self.root(), &[RESERVED, RETAINED], None) {
+            Err((_, Errno::ENOENT)) => return Ok(false),
+            folder => folder.map_err(|(name, errno)| self.failed("open the folder", name, errno))?,
+        };
+        Ok(self.read_record_in(&folder, &file_name(key))?.is_some_and(|record| record.subdir == *subdir))
     }
 
     /// Where a record is written, in staging, before it is put in place. Only this driver uses the name, for one call
@@ -296,6 +367,8 @@ pub(super) fn parse<R: DeserializeOwned>(
 }
 
 const SUFFIX: &str = ".json";
+/// The folder of the records of deleted volumes whose directories stay.
+const RETAINED: &str = "retained";
 
 /// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is
 /// this file whatever a rival does with its other name.

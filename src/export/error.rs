@@ -46,6 +46,27 @@ pub enum ExportError {
     )]
     Full { what: String, share: String, errno: Errno, free: u64 },
 
+    #[error("a volume's size cannot be limited on {share} now: {reason}; or make volumes without limits (quota: none)")]
+    Unlimited { share: String, reason: String },
+
+    #[error("the quota agent of {share} refuses the limit for project {project}: {reason}")]
+    LimitRefused { share: String, project: u32, reason: String },
+
+    #[error(
+        "limits on {share}, which is on {file_system}, do not hold for root of hosts that it is exported to with \
+         no_root_squash: put the export on XFS, or set rootExempt: \"true\" in the StorageClass if that is enough"
+    )]
+    RootExempt { share: String, file_system: String },
+
+    #[error(
+        "{wanted} bytes are more than may still be promised of {share}: {promised} of {most} bytes are promised already; \
+         delete volumes, enlarge the export, or raise overcommit in the StorageClass"
+    )]
+    Overcommitted { share: String, wanted: u64, promised: u64, most: u64 },
+
+    #[error("{what} does not fit in a volume of {bytes} bytes on {share}: ask for a larger size")]
+    OverLimit { what: String, share: String, bytes: u64 },
+
     #[error("the work on {share} was ended since nobody has asked for it for a while: ask again to begin it again")]
     Abandoned { share: String },
 
@@ -85,6 +106,7 @@ impl ExportError {
             | Self::Contended { .. }
             | Self::Defect { .. }
             | Self::Full { .. }
+            | Self::Unlimited { .. }
             | Self::Archive { error: ArchiveError::TooBig { .. }, .. } => true,
             Self::Io { errno, .. } => is_passing(*errno),
             Self::Archive { error: ArchiveError::Tree(error), .. } => is_passing(error.errno),
@@ -93,6 +115,10 @@ impl ExportError {
             | Self::Archive { .. }
             | Self::Abandoned { .. }
             | Self::Displaced { .. }
+            | Self::LimitRefused { .. }
+            | Self::RootExempt { .. }
+            | Self::Overcommitted { .. }
+            | Self::OverLimit { .. }
             | Self::Lacks { .. }
             | Self::Incomplete { .. } => false,
         }

@@ -2,7 +2,7 @@
 //! the trash without a reason. What does not hold is a finding; those that can be mended without any risk to data can
 //! be repaired.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::catalog::Record;
+use super::limited::LimitState;
 use super::record_lock::RecordLock;
 use super::snapshots::Manifest;
 use super::trash::TrashName;
@@ -17,6 +18,7 @@ use super::trash_free::Needed;
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::volume::path::RESERVED;
+use crate::volume::quota_files::ProjectId;
 use crate::volume::record_key::RecordKey;
 use crate::volume::shared_tree::SharedTree;
 use crate::volume::subdir::SubDir;
@@ -29,6 +31,8 @@ pub enum Problem {
     UnreadableRecord,
     RecordWithoutDirectory,
     OtherDirectory,
+    LimitNotInForce,
+    SharedLimit,
     RecordWithoutClaim,
     ClaimWithoutRecord,
     DirectoryWithoutRecord,
@@ -49,6 +53,10 @@ impl Problem {
             Self::UnreadableRecord => "restore the record from a backup; without one, remove it by hand",
             Self::RecordWithoutDirectory => "restore the directory from a backup, or delete the volume",
             Self::OtherDirectory => "nothing, if the directory was restored or moved by hand",
+            Self::LimitNotInForce => {
+                "see the log of the server's quota agent; `nfs-csi quota convert` where there is none"
+            }
+            Self::SharedLimit => "convert one of the volumes again: lift its limit first (quota: none)",
             Self::RecordWithoutClaim => "another volume of the same directory would not see this one",
             Self::ClaimWithoutRecord => "a volume is being made, or was not made after all",
             Self::DirectoryWithoutRecord => {
@@ -77,6 +85,8 @@ impl fmt::Display for Problem {
             Self::UnreadableRecord => "record that cannot be read",
             Self::RecordWithoutDirectory => "record without directory",
             Self::OtherDirectory => "another directory than was made",
+            Self::LimitNotInForce => "limit that is not in force",
+            Self::SharedLimit => "limit of two volumes",
             Self::RecordWithoutClaim => "record without claim",
             Self::ClaimWithoutRecord => "claim without record",
             Self::DirectoryWithoutRecord => "directory without record",
@@ -163,11 +173,13 @@ impl Export {
     pub fn check(&self, retention: Duration) -> Result<Report, ExportError> {
         let mut report = Report::default();
         let mut named: HashSet<String> = HashSet::new();
+        let mut limits: HashMap<ProjectId, String> = HashMap::new();
         for key in self.keys::<Record>()? {
             match self.record(&key) {
                 Ok(Some(record)) => {
                     report.volumes += 1;
                     named.extend(record.subdir.components().next().map(str::to_owned));
+                    self.check_limit(&record, &mut limits, &mut report)?;
                     self.check_record(&key, record, &mut report)?;
                 }
                 Ok(None) => {}
@@ -213,6 +225,33 @@ impl Export {
             let detail = format!("volume {} does not claim its directory", record.name);
             let action = Repair::Claim(Box::new(record), key.clone());
             report.add(Problem::RecordWithoutClaim, path, detail, Some(action));
+        }
+        Ok(())
+    }
+
+    fn check_limit(
+        &self,
+        record: &Record,
+        limits: &mut HashMap<ProjectId, String>,
+        report: &mut Report,
+    ) -> Result<(), ExportError> {
+        let path = record.subdir.to_string();
+        let detail = match self.limit_state(record)? {
+            // Where it has no directory, that is a finding of its own.
+            LimitState::Unlimited | LimitState::InForce { .. } | LimitState::NoDirectory => None,
+            LimitState::NotHad => Some("there was none to be had when the volume was made".into()),
+            LimitState::Differs { recorded, shown } => {
+                Some(format!("{recorded} bytes are recorded, and the server shows {shown}"))
+            }
+        };
+        if let Some(detail) = detail {
+            report.add(Problem::LimitNotInForce, &path, detail, None);
+        }
+        if let Some(project) = record.project()
+            && let Some(other) = limits.insert(project, record.name.clone())
+        {
+            let detail = format!("project {project} is that of volume {other} too");
+            report.add(Problem::SharedLimit, path, detail, None);
         }
         Ok(())
     }

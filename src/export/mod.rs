@@ -17,6 +17,7 @@ mod first_version;
 pub mod holder;
 pub mod invariants;
 mod layout;
+pub mod limited;
 mod lost;
 pub mod pages;
 pub mod pool;
@@ -47,6 +48,7 @@ pub use self::error::ExportError;
 use self::holder::Holder;
 pub use self::layout::Folder;
 use self::layout::{Layout, TreeLayout};
+use self::limited::{Limits, QuotaFolders};
 use self::shared_trees::TreeFolders;
 use self::trash::TrashName;
 pub use self::tree_turns::TreeWork;
@@ -66,8 +68,21 @@ use crate::volume::subdir::SubDir;
 const CALLS: usize = 16;
 /// Removals under way on one export: behind the calls that somebody waits for.
 const BACKGROUND_CALLS: usize = 16;
+/// Calls under way on one export that may wait for its quota agent: others do not wait behind them.
+const LIMITED_CALLS: usize = 64;
 /// Locks that keep operations on one directory apart; two directories seldom share one.
 const STRIPES: usize = 256;
+
+/// The work on an export that waits for a place together: no kind keeps another waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// What a caller waits for.
+    Calls,
+    /// What a caller waits for, and may wait itself for the export's quota agent.
+    Limited,
+    /// What no caller waits for.
+    Background,
+}
 
 /// A mounted export.
 #[derive(Debug)]
@@ -86,6 +101,7 @@ pub struct Export {
     layout: OnceLock<Layout>,
     tree_layout: OnceLock<TreeLayout>,
     tree_folders: OnceLock<TreeFolders>,
+    quota_folders: OnceLock<QuotaFolders>,
     shared: Arc<Shared>,
     file_system: FileSystem,
     /// Whether it was looked at for extended attributes.
@@ -106,11 +122,13 @@ struct Mounted {
 struct Shared {
     calls: Arc<Semaphore>,
     background: Arc<Semaphore>,
+    limited: Arc<Semaphore>,
     trees: Arc<Semaphore>,
     turns: Arc<Turns>,
     effort: Effort,
     stripes: Vec<Mutex<()>>,
     clock: Clock,
+    limits: Limits,
     holder: Arc<Holder>,
     /// What was moved to the trash and is to be freed.
     garbage: Mutex<Vec<TrashName>>,
@@ -121,11 +139,13 @@ impl Shared {
         Arc::new(Self {
             calls: Arc::new(Semaphore::new(CALLS)),
             background: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            limited: Arc::new(Semaphore::new(LIMITED_CALLS)),
             trees: Turns::of_share(),
             turns,
             effort,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             clock: Clock::default(),
+            limits: Limits::default(),
             holder,
             garbage: Mutex::default(),
         })
@@ -154,6 +174,7 @@ impl Export {
             layout: OnceLock::new(),
             tree_layout: OnceLock::new(),
             tree_folders: OnceLock::new(),
+            quota_folders: OnceLock::new(),
             shared,
             file_system,
             is_probed: AtomicBool::new(false),
@@ -181,6 +202,17 @@ impl Export {
             None,
             Shared::new(Effort::default(), holder, Turns::new()),
         ))
+    }
+
+    /// The directory of an export on its own server. In messages it is this host's.
+    ///
+    /// # Errors
+    /// Where it cannot be opened, or its path is none that an export can have.
+    pub fn on_server(path: &Path, holder: Arc<Holder>) -> std::io::Result<Self> {
+        let share = format!("localhost:{}", path.display()).parse().map_err(std::io::Error::other)?;
+        let names = Mounted::open(path.to_owned())?;
+        let shared = Shared::new(Effort::default(), holder, Turns::new());
+        Ok(Self::new(share, Options::default(), String::new(), names, None, None, shared))
     }
 
     /// Whether this is the first call of this function: the moment to look what an earlier process left.
@@ -239,7 +271,26 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.shared.calls), work).await
+        self.run_behind(Queue::Calls, work).await
+    }
+
+    /// The same behind other work of its kind.
+    ///
+    /// # Errors
+    /// As [`Export::run`].
+    pub async fn run_behind<T, E, F>(self: &Arc<Self>, queue: Queue, work: F) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<ExportError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    {
+        let places = match queue {
+            Queue::Calls => &self.shared.calls,
+            Queue::Limited => &self.shared.limited,
+            Queue::Background => &self.shared.background,
+        };
+        let place = Arc::clone(places).acquire_owned().await.map_err(|_| self.defect())?;
+        self.run_with(place, work).await
     }
 
     /// The same for work that nobody waits for.
@@ -252,7 +303,7 @@ impl Export {
         E: From<ExportError> + Send + 'static,
         F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
-        self.run_in(Arc::clone(&self.shared.background), work).await
+        self.run_behind(Queue::Background, work).await
     }
 
     /// The same for work on a whole tree, which may take hours.
@@ -267,16 +318,6 @@ impl Export {
     {
         let turn = self.shared.turns.take(kind, &self.shared.trees).await.map_err(|_| self.defect())?;
         self.run_with(turn, work).await
-    }
-
-    async fn run_in<T, E, F>(self: &Arc<Self>, places: Arc<Semaphore>, work: F) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<ExportError> + Send + 'static,
-        F: FnOnce(&Self) -> Result<T, E> + Send + 'static,
-    {
-        let place = places.acquire_owned().await.map_err(|_| self.defect())?;
-        self.run_with(place, work).await
     }
 
     fn defect<E: From<ExportError>>(&self) -> E {

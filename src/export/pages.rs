@@ -90,7 +90,10 @@ pub struct Room {
 
 impl Export {
     /// The keys of all there is of a kind, in their order.
-    pub(super) fn keys<R: Listed>(&self) -> Result<Vec<RecordKey>, ExportError> {
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn keys<R: Listed>(&self) -> Result<Vec<RecordKey>, ExportError> {
         let caller = Arc::new(());
         Keys::read::<R>(self, &Arc::downgrade(&caller)).map(|keys| keys.keys)
     }

@@ -206,6 +206,24 @@ impl RecordLock<'_> {
         }
     }
 
+    /// Removes the record, and keeps it with those of volumes that were deleted and whose directories stay. False if there
+    /// is none, or the lock was taken away.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn retain(&self) -> Result<bool, ExportError> {
+        let (name, volumes) = (file_name(self.key), &self.export.layout()?.volumes);
+        let retained = self.export.retained_folder()?;
+        let failed = |errno| self.export.failed("keep the record", &name, errno);
+        // First: without it a repetition would not know.
+        remove(&retained, &name).map_err(failed)?;
+        match linkat(volumes, name.as_str(), &retained, name.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::EEXIST) => self.remove(),
+            Err(Errno::ENOENT | Errno::ESTALE) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
     /// Lets others change the record. (Where the lock was taken away, another's may go instead: his change fails then,
     /// and is tried again.)
     ///

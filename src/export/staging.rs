@@ -35,6 +35,7 @@ use super::attempt_name::{ASKED, BEAT, COMPANIONS, FULL, LINKS, OLD, RECORD, REC
 pub use super::attempt_name::{AttemptName, StagingName};
 use super::catalog::{self, Created, Record};
 use super::clock::changed_at;
+use super::limited::LimitedDirectory;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
@@ -186,28 +187,37 @@ impl Export {
         Ok(None)
     }
 
-    /// Begins an attempt: an empty directory with these permissions (and the owner's), which nobody else writes to.
-    /// What earlier attempts left is taken over.
+    /// A name that no attempt had before, for one at this work.
+    #[must_use]
+    pub fn name_attempt(&self, work: &StagingName) -> AttemptName {
+        AttemptName::new(work, &self.shared.holder)
+    }
+
+    /// Begins an attempt: an empty directory with these permissions (and the owner's), or the limited one, which nobody
+    /// else writes to. What earlier attempts left is taken over.
     ///
     /// # Errors
     /// [`ExportError::Held`] where the holder of one has shown a sign of life within `silence`; where the server fails.
     pub fn begin(
         &self,
-        work: &StagingName,
+        name: AttemptName,
         attempts: &Attempts,
         silence: Duration,
         mode: u32,
+        limited: Option<&LimitedDirectory>,
     ) -> Result<Staged, ExportError> {
         for found in &attempts.0 {
             self.check_abandoned(found, silence)?;
         }
-        let name = AttemptName::new(work, &self.shared.holder);
         let (own, old) = (name.to_string(), name.companion(OLD));
         let failed = |errno| self.failed("make in staging", &own, errno);
         let failed_old = |errno| self.failed("open in staging", &old, errno);
         let staging = self.staging()?;
         // First, for it is a sign of life.
-        mkdirat(staging, own.as_str(), Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?;
+        match limited {
+            Some(limited) => self.stage_limited(limited, &own)?,
+            None => mkdirat(staging, own.as_str(), Mode::from_bits_truncate(mode) | Mode::S_IRWXU).map_err(failed)?,
+        }
         let mut has_old = false;
         for found in &attempts.0 {
             has_old |= self.take_over(found, &name)?;

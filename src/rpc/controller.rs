@@ -17,17 +17,17 @@ use crate::proto::validate_volume_capabilities_response::Confirmed;
 use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
     ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
-    ControllerServiceCapability, CreateSnapshotRequest, CreateSnapshotResponse, CreateVolumeRequest,
-    CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse,
-    GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
-    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, Snapshot as ProtoSnapshot,
-    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume as ProtoVolume, VolumeCondition,
-    controller_server,
+    ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerServiceCapability, CreateSnapshotRequest,
+    CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
+    DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest,
+    GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
+    Snapshot as ProtoSnapshot, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    Volume as ProtoVolume, VolumeCondition, controller_server,
 };
 
 /// What this controller offers. Never PUBLISH_UNPUBLISH_VOLUME: nodes mount by themselves, so an attacher has nothing
 /// to do.
-const CAPABILITIES: [Rpc; 11] = [
+const CAPABILITIES: [Rpc; 12] = [
     Rpc::CreateDeleteVolume,
     Rpc::CloneVolume,
     Rpc::CreateDeleteSnapshot,
@@ -36,6 +36,7 @@ const CAPABILITIES: [Rpc; 11] = [
     Rpc::ListVolumes,
     Rpc::GetCapacity,
     Rpc::ExpandVolume,
+    Rpc::ModifyVolume,
     Rpc::GetVolume,
     Rpc::VolumeCondition,
     Rpc::SingleNodeMultiWriter,
@@ -203,8 +204,8 @@ impl controller_server::Controller for Service {
         let request = request.into_inner();
         self.calls
             .answer("GetCapacity", "", async {
-                let share = request::get_capacity(&request).map_err(status)?;
-                let bytes = self.controller.available_bytes(share.as_ref()).await.map_err(status)?;
+                let (share, overcommit) = request::get_capacity(&request).map_err(status)?;
+                let bytes = self.controller.available_bytes(share.as_ref(), overcommit).await.map_err(status)?;
                 Ok(GetCapacityResponse { available_capacity: signed(bytes), ..GetCapacityResponse::default() })
             })
             .await
@@ -232,6 +233,20 @@ impl controller_server::Controller for Service {
                 let checked = request::expand_volume(&request).map_err(status)?;
                 let bytes = self.controller.expand(checked).await.map_err(status)?;
                 Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(bytes), node_expansion_required: false })
+            })
+            .await
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        request: Request<ControllerModifyVolumeRequest>,
+    ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.calls
+            .answer("ControllerModifyVolume", &request.volume_id, async {
+                let checked = request::modify_volume(&request).map_err(status)?;
+                self.controller.modify(checked).await.map_err(status)?;
+                Ok(ControllerModifyVolumeResponse {})
             })
             .await
     }
@@ -296,10 +311,14 @@ fn entry(found: &Found) -> Entry {
 }
 
 fn condition(found: &Found) -> VolumeCondition {
-    match &found.problem {
-        Some(problem) => VolumeCondition { abnormal: true, message: problem.clone() },
-        None => VolumeCondition { abnormal: false, message: "the volume's directory is there".into() },
-    }
+    let message = match (&found.problem, found.used) {
+        (Some(problem), _) => problem.clone(),
+        (None, Some(used)) => {
+            format!("the volume's limit is in force: {used} of {} bytes are used", found.capacity_bytes)
+        }
+        (None, None) => "the volume's directory is there".into(),
+    };
+    VolumeCondition { abnormal: found.problem.is_some(), message }
 }
 
 /// Sizes have a sign on the wire.

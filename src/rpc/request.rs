@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::status::ToStatus;
 use crate::controller::{
-    CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, Found, SnapshotFilter,
+    CreateSnapshot, CreateVolume, DeleteSnapshot, DeleteVolume, ExpandVolume, Found, ModifyVolume, SnapshotFilter,
 };
 use crate::mount::options::{OptionError, Options};
 use crate::node::{Inline, Publish};
@@ -24,9 +24,10 @@ use crate::volume::id::{IdError, VolumeId};
 use crate::volume::inline_pattern::is_inline_id;
 use crate::volume::name::{NameError, VolumeName};
 use crate::volume::parameters::{
-    CreateParameters, ParameterError, PublishParameters, Secrets, SnapshotParameters, capacity_share,
+    CreateParameters, MutableParameters, ParameterError, PublishParameters, Secrets, SnapshotParameters, capacity_of,
 };
 use crate::volume::share::Share;
+use crate::volume::size_limit::Overcommit;
 use crate::volume::snapshot_id::SnapshotId;
 
 /// The kernel's bound for a path.
@@ -80,9 +81,7 @@ type Result<T, E = RequestError> = std::result::Result<T, E>;
 pub(super) fn create_volume(request: &proto::CreateVolumeRequest, patience: Option<Duration>) -> Result<CreateVolume> {
     let name = VolumeName::parse(&request.name)?;
     let access = capabilities(&request.volume_capabilities)?;
-    if !request.mutable_parameters.is_empty() {
-        return Err(RequestError::NotOffered("mutable parameters are not offered: leave VolumeAttributesClass out"));
-    }
+    let mutable = MutableParameters::parse(&request.mutable_parameters)?;
     let readers_only = access.iter().all(|access| access.mode.read_only());
     let mut options = Options::default();
     for access in access {
@@ -90,7 +89,7 @@ pub(super) fn create_volume(request: &proto::CreateVolumeRequest, patience: Opti
     }
     Ok(CreateVolume {
         name,
-        parameters: CreateParameters::parse(&request.parameters)?,
+        parameters: CreateParameters::parse(&request.parameters)?.changed(&mutable),
         capacity: capacity(request.capacity_range.as_ref())?,
         source: request.volume_content_source.as_ref().map(source).transpose()?,
         readers_only,
@@ -157,6 +156,12 @@ pub(super) fn expand_volume(request: &proto::ControllerExpandVolumeRequest) -> R
     Ok(ExpandVolume { id, capacity: capacity(Some(range))?, options: secret_options(&request.secrets)? })
 }
 
+pub(super) fn modify_volume(request: &proto::ControllerModifyVolumeRequest) -> Result<ModifyVolume> {
+    let id = volume_id(&request.volume_id)?;
+    let change = MutableParameters::parse(&request.mutable_parameters)?;
+    Ok(ModifyVolume { id, change, options: secret_options(&request.secrets)? })
+}
+
 /// What to validate: the volume, its secret's mount options, and whether the capabilities and parameters are offered
 /// (the reason if not).
 pub(super) fn validate(
@@ -198,11 +203,11 @@ pub(super) fn list(max_entries: i32, starting_token: &str) -> Result<(usize, Opt
     Ok((most, Some(starting_token).filter(|token| !token.is_empty())))
 }
 
-pub(super) fn get_capacity(request: &proto::GetCapacityRequest) -> Result<Option<Share>> {
+pub(super) fn get_capacity(request: &proto::GetCapacityRequest) -> Result<(Option<Share>, Option<Overcommit>)> {
     for access in &request.volume_capabilities {
         capability(access)?;
     }
-    Ok(capacity_share(&request.parameters)?)
+    Ok(capacity_of(&request.parameters)?)
 }
 
 /// The volume to mount, and the keys of its attributes that have no effect.

@@ -7,7 +7,7 @@
 use nix::errno::Errno;
 use tonic::{Code, Status};
 
-use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError, SnapshotError};
+use crate::controller::{CreateError, DeleteError, ExpandError, GetError, ListError, ModifyError, SnapshotError};
 use crate::export::ExportError;
 use crate::jobs::JobError;
 use crate::mount::protocol::error::MountError;
@@ -32,11 +32,13 @@ pub(super) fn status(error: impl ToStatus) -> Status {
 impl ToStatus for CreateError {
     fn code(&self) -> Code {
         match self {
-            Self::Template(_) => Code::InvalidArgument,
+            Self::Template(_) | Self::NoSize => Code::InvalidArgument,
             Self::Exists { .. } => Code::AlreadyExists,
             Self::NoSource { .. } => Code::NotFound,
             Self::TooSmall { .. } => Code::OutOfRange,
-            Self::Occupied { .. } | Self::Claimed { .. } | Self::Anothers { .. } => Code::FailedPrecondition,
+            Self::Occupied { .. } | Self::Claimed { .. } | Self::Anothers { .. } | Self::Unlimitable { .. } => {
+                Code::FailedPrecondition
+            }
             Self::Export(error) => error.code(),
             Self::Job(error) => error.code(),
         }
@@ -70,6 +72,18 @@ impl ToStatus for ExpandError {
         match self {
             Self::NotFound { .. } => Code::NotFound,
             Self::TooLarge { .. } => Code::OutOfRange,
+            Self::Export(error) => error.code(),
+            Self::Job(error) => error.code(),
+        }
+    }
+}
+
+impl ToStatus for ModifyError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. } => Code::NotFound,
+            Self::IsSnapshot { .. } => Code::InvalidArgument,
+            Self::NotConverted { .. } | Self::NoSize { .. } => Code::FailedPrecondition,
             Self::Export(error) => error.code(),
             Self::Job(error) => error.code(),
         }
@@ -148,10 +162,15 @@ impl ToStatus for ExportError {
             | Self::Held { .. }
             | Self::Contended { .. }
             | Self::Abandoned { .. } => Code::Aborted,
-            Self::Lost { .. } => Code::Unavailable,
-            Self::Full { .. } => Code::ResourceExhausted,
+            Self::Lost { .. } | Self::Unlimited { .. } => Code::Unavailable,
+            Self::Full { .. } | Self::Overcommitted { .. } => Code::ResourceExhausted,
+            Self::OverLimit { .. } => Code::OutOfRange,
             Self::Io { errno, .. } => code_of_errno(*errno),
-            Self::Record { .. } | Self::NewerRecord { .. } | Self::Displaced { .. } => Code::FailedPrecondition,
+            Self::Record { .. }
+            | Self::NewerRecord { .. }
+            | Self::Displaced { .. }
+            | Self::LimitRefused { .. }
+            | Self::RootExempt { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),
             Self::Incomplete { .. } | Self::Lacks { .. } => Code::DataLoss,
             Self::Defect { .. } => Code::Internal,

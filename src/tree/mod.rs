@@ -3,6 +3,7 @@
 mod access_list;
 pub mod archive;
 pub mod attributes;
+pub mod bottom_up;
 pub mod copy;
 pub mod count;
 pub mod effort;

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -17,6 +18,7 @@ use super::path::PathError;
 use super::quote::quote;
 use super::share::{Server, ServerError, Share, SharePath};
 use super::shared_tree::SharedTree;
+use super::size_limit::{Overcommit, OvercommitError, QuotaMode, QuotaModeError, QuotaPolicy};
 use super::snapshot_id::{FormatError, SnapshotFormat};
 use super::subdir::{Metadata, SubDir, Template, TemplateError};
 
@@ -33,9 +35,29 @@ const TRASH_RETENTION: &str = "trashRetention";
 const INLINE_SCRATCH: &str = "inlineScratch";
 const SNAPSHOT_FORMAT: &str = "snapshotFormat";
 const BACKING_SNAPSHOT: &str = "backingSnapshot";
+const QUOTA: &str = "quota";
+const INODES_PER_GIB: &str = "inodesPerGiB";
+const ROOT_EXEMPT: &str = "rootExempt";
+const OVERCOMMIT: &str = "overcommit";
 
-const CREATE_KEYS: &[&str] =
-    &[SERVER, SHARE, SUB_DIR, ON_DELETE, TRASH_RETENTION, MOUNT_PERMISSIONS, MODE, UID, GID, BACKING_SNAPSHOT];
+const CREATE_KEYS: &[&str] = &[
+    SERVER,
+    SHARE,
+    SUB_DIR,
+    ON_DELETE,
+    TRASH_RETENTION,
+    MOUNT_PERMISSIONS,
+    MODE,
+    UID,
+    GID,
+    BACKING_SNAPSHOT,
+    QUOTA,
+    INODES_PER_GIB,
+    ROOT_EXEMPT,
+    OVERCOMMIT,
+];
+/// What a `VolumeAttributesClass` may say.
+const MUTABLE_KEYS: &[&str] = &[ON_DELETE, TRASH_RETENTION, QUOTA, INODES_PER_GIB];
 /// A `PersistentVolume` has its `StorageClass`'s parameters too: the controller hands them through.
 const PUBLISH_KEYS: &[&str] = &[
     SERVER,
@@ -49,6 +71,10 @@ const PUBLISH_KEYS: &[&str] = &[
     UID,
     GID,
     BACKING_SNAPSHOT,
+    QUOTA,
+    INODES_PER_GIB,
+    ROOT_EXEMPT,
+    OVERCOMMIT,
     INLINE_SCRATCH,
 ];
 const SNAPSHOT_KEYS: &[&str] = &[SERVER, SHARE, MOUNT_OPTIONS, SNAPSHOT_FORMAT];
@@ -108,6 +134,18 @@ pub enum ParameterError {
 
     #[error("{key}: {value} is neither true nor false")]
     Truth { key: &'static str, value: String },
+
+    #[error("quota: {0}")]
+    Quota(QuotaModeError),
+
+    #[error("inodesPerGiB: {value} is no number of files and directories: write it in digits, from 1 on")]
+    Inodes { value: String },
+
+    #[error("overcommit: {0}")]
+    Overcommit(OvercommitError),
+
+    #[error("parameter {key} has no effect without limits: set quota to required or preferred, or leave {key} out")]
+    WithoutQuota { key: &'static str },
 }
 
 /// A key and its value.
@@ -142,6 +180,8 @@ pub struct CreateParameters {
     pub owner: Owner,
     /// Whether a volume that is only read, and made of a snapshot, is the snapshot's tree itself and no copy.
     pub backing_snapshot: bool,
+    /// Whether the server holds a volume's size.
+    pub quota: QuotaPolicy,
 }
 
 impl CreateParameters {
@@ -152,15 +192,48 @@ impl CreateParameters {
             share: values.share()?.ok_or(ParameterError::Missing { key: SERVER })?,
             template: values.template()?,
             metadata: values.metadata(),
-            on_delete: values.get(ON_DELETE).map(OnDelete::parse).transpose().map_err(ParameterError::OnDelete)?,
-            trash_retention: values
-                .get(TRASH_RETENTION)
-                .map(duration::parse)
-                .transpose()
-                .map_err(ParameterError::TrashRetention)?,
+            on_delete: values.on_delete()?,
+            trash_retention: values.trash_retention()?,
             permissions: values.permissions()?,
             owner: Owner { uid: values.owner(UID)?, gid: values.owner(GID)? },
             backing_snapshot: values.truth(BACKING_SNAPSHOT)?.unwrap_or(true),
+            quota: values.quota()?,
+        })
+    }
+
+    /// The same with what a `VolumeAttributesClass` says besides, which goes before the class's.
+    #[must_use]
+    pub fn changed(mut self, mutable: &MutableParameters) -> Self {
+        self.on_delete = mutable.on_delete.or(self.on_delete);
+        self.trash_retention = mutable.trash_retention.or(self.trash_retention);
+        self.quota.mode = mutable.quota.unwrap_or(self.quota.mode);
+        self.quota.inodes_per_gib = mutable.inodes_per_gib.or(self.quota.inodes_per_gib);
+        self
+    }
+}
+
+/// The parameters of a `VolumeAttributesClass`: what is not set stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MutableParameters {
+    /// What deleting the volume does.
+    pub on_delete: Option<OnDelete>,
+    /// How long it can be brought back.
+    pub trash_retention: Option<Duration>,
+    /// Whether the server holds its size.
+    pub quota: Option<QuotaMode>,
+    /// How many files and directories it may have for each GiB.
+    pub inodes_per_gib: Option<NonZeroU64>,
+}
+
+impl MutableParameters {
+    /// Reads the mutable parameters of a `CreateVolume` or `ControllerModifyVolume` request.
+    pub fn parse<'a>(parameters: impl IntoIterator<Item = Pair<'a>>) -> Result<Self> {
+        let values = Values::of_class(parameters, MUTABLE_KEYS, &[])?;
+        Ok(Self {
+            on_delete: values.on_delete()?,
+            trash_retention: values.trash_retention()?,
+            quota: values.quota_mode()?,
+            inodes_per_gib: values.inodes_per_gib()?,
         })
     }
 }
@@ -197,9 +270,11 @@ impl SnapshotParameters {
     }
 }
 
-/// The share whose capacity is asked for with a `StorageClass`'s parameters; none if they name none.
-pub fn capacity_share<'a>(parameters: impl IntoIterator<Item = Pair<'a>>) -> Result<Option<Share>> {
-    Values::of_storage_class(parameters)?.share()
+/// The share whose capacity is asked for with a `StorageClass`'s parameters (none if they name none), and how much may
+/// be promised of it.
+pub fn capacity_of<'a>(parameters: impl IntoIterator<Item = Pair<'a>>) -> Result<(Option<Share>, Option<Overcommit>)> {
+    let values = Values::of_storage_class(parameters)?;
+    Ok((values.share()?, values.quota()?.overcommit))
 }
 
 /// The attributes of a `PersistentVolume`, or of an inline volume: what a node is told.
@@ -315,6 +390,40 @@ impl<'a> Values<'a> {
     /// The value of an optional key.
     fn get(&self, key: &'static str) -> Option<&'a str> {
         self.0.get(key).copied().filter(|value| !value.is_empty())
+    }
+
+    fn on_delete(&self) -> Result<Option<OnDelete>> {
+        self.get(ON_DELETE).map(OnDelete::parse).transpose().map_err(ParameterError::OnDelete)
+    }
+
+    fn trash_retention(&self) -> Result<Option<Duration>> {
+        self.get(TRASH_RETENTION).map(duration::parse).transpose().map_err(ParameterError::TrashRetention)
+    }
+
+    fn quota(&self) -> Result<QuotaPolicy> {
+        let policy = QuotaPolicy {
+            mode: self.quota_mode()?.unwrap_or_default(),
+            inodes_per_gib: self.inodes_per_gib()?,
+            root_exempt: self.truth(ROOT_EXEMPT)?.unwrap_or(false),
+            overcommit: self.get(OVERCOMMIT).map(Overcommit::parse).transpose().map_err(ParameterError::Overcommit)?,
+        };
+        if policy.mode == QuotaMode::None && policy.overcommit.is_some() {
+            return Err(ParameterError::WithoutQuota { key: OVERCOMMIT });
+        }
+        Ok(policy)
+    }
+
+    fn quota_mode(&self) -> Result<Option<QuotaMode>> {
+        self.get(QUOTA).map(QuotaMode::parse).transpose().map_err(ParameterError::Quota)
+    }
+
+    fn inodes_per_gib(&self) -> Result<Option<NonZeroU64>> {
+        let Some(text) = self.get(INODES_PER_GIB) else { return Ok(None) };
+        let number = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        match number.and_then(|text| text.parse().ok()) {
+            Some(inodes) => Ok(Some(inodes)),
+            None => Err(ParameterError::Inodes { value: quote(text) }),
+        }
     }
 
     /// Server and share; none if neither is there.
@@ -521,11 +630,13 @@ mod tests {
 
     #[test]
     fn capacity_is_asked_of_one_share_or_of_all() {
-        assert_eq!(capacity_share(&map(&[])), Ok(None));
-        let share = capacity_share(&with(&[("onDelete", "retain"), ("csi.storage.k8s.io/fstype", "x")]));
-        assert_eq!(share.unwrap().unwrap().to_string(), "nas:/export");
-        assert!(matches!(capacity_share(&with(&[("sub-dir", "")])), Err(ParameterError::Unknown { .. })));
-        assert!(matches!(capacity_share(&map(&[("server", "nas")])), Err(ParameterError::Incomplete { .. })));
+        assert_eq!(capacity_of(&map(&[])), Ok((None, None)));
+        let capacity = capacity_of(&with(&[("onDelete", "retain"), ("csi.storage.k8s.io/fstype", "x")]));
+        assert_eq!(capacity, Ok(("nas:/export".parse().ok(), None)));
+        let bound = capacity_of(&with(&[("quota", "required"), ("overcommit", "1.5")])).unwrap().1;
+        assert_eq!(bound, Overcommit::parse("1.5").ok());
+        assert!(matches!(capacity_of(&with(&[("sub-dir", "")])), Err(ParameterError::Unknown { .. })));
+        assert!(matches!(capacity_of(&map(&[("server", "nas")])), Err(ParameterError::Incomplete { .. })));
     }
 
     #[test]
@@ -620,6 +731,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn limits_are_said_by_the_class_and_a_volume_attributes_class_goes_before_it() {
+        let parse = |more: &[(&str, &str)]| CreateParameters::parse(&with(more)).map(|parameters| parameters.quota);
+        assert_eq!(parse(&[]), Ok(QuotaPolicy::default()));
+        let all = [("quota", "Preferred"), ("inodesPerGiB", "1000"), ("rootExempt", "true"), ("overcommit", "2")];
+        let policy = QuotaPolicy {
+            mode: QuotaMode::Preferred,
+            inodes_per_gib: NonZeroU64::new(1000),
+            root_exempt: true,
+            overcommit: Overcommit::parse("2").ok(),
+        };
+        assert_eq!(parse(&all), Ok(policy));
+        for (key, value) in [("quota", "yes"), ("inodesPerGiB", "0"), ("inodesPerGiB", "+1"), ("overcommit", "x")] {
+            let message = parse(&[("quota", "required"), (key, value)]).map(drop);
+            let message = match (key, message) {
+                // Given twice here.
+                ("quota", _) => parse(&[(key, value)]).unwrap_err(),
+                (_, message) => message.unwrap_err(),
+            };
+            assert!(message.to_string().starts_with(&format!("{key}: ")), "{message}");
+        }
+        assert!(matches!(parse(&[("overcommit", "2")]), Err(ParameterError::WithoutQuota { .. })));
+
+        let mutable = MutableParameters::parse(&map(&[("quota", "required"), ("ondelete", "retain")])).unwrap();
+        let changed = CreateParameters::parse(&with(&all)).unwrap().changed(&mutable);
+        assert_eq!(changed.quota, QuotaPolicy { mode: QuotaMode::Required, ..policy });
+        assert_eq!((changed.on_delete, changed.trash_retention), (Some(OnDelete::Retain), None));
+        let error = MutableParameters::parse(&map(&[("server", "nas")])).unwrap_err().to_string();
+        assert!(error.contains("onDelete, trashRetention, quota, inodesPerGiB"), "{error}");
+    }
+
     proptest! {
         #[test]
         fn no_map_makes_the_parsers_panic(
@@ -629,7 +771,7 @@ mod tests {
                 0..6,
             ),
         ) {
-            let _ = (CreateParameters::parse(&map), PublishParameters::parse(&map), capacity_share(&map));
+            let _ = (CreateParameters::parse(&map), PublishParameters::parse(&map), capacity_of(&map));
             let _ = Secrets::parse(&map);
         }
     }

@@ -108,6 +108,14 @@ pub struct Metadata {
     pub pv_name: Option<String>,
 }
 
+impl Metadata {
+    /// The claim, `namespace/name`; none where it is not known.
+    #[must_use]
+    pub fn claim(&self) -> Option<String> {
+        Some(format!("{}/{}", self.pvc_namespace.as_ref()?, self.pvc_name.as_ref()?))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Variable {
     PvcName,

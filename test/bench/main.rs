@@ -4,7 +4,7 @@
 //!
 //! All parts are measured, or the one that is named; `outside` measures what needs no NFS server. The directory with a
 //! million names takes half an hour: it is left out unless it is named or E2E_BENCH_MILLION is 1, and the files with two
-//! names unless they are named.
+//! names (links, names) unless they are named.
 #![allow(missing_docs, unreachable_pub, reason = "a program of its own")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::cast_precision_loss, clippy::must_use_candidate, reason = "figures for people, and no library")]
@@ -16,6 +16,8 @@ mod dead;
 mod dead_export;
 mod floor;
 mod lists;
+mod names;
+mod quotas;
 mod readers;
 mod report;
 mod servers;
@@ -43,17 +45,15 @@ async fn main() {
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
     let mut parts =
-        vec!["start", "publish", "dead", "volumes", "lists", "readers", "file", "files", "servers", "crews"];
+        vec!["start", "publish", "dead", "volumes", "quotas", "lists", "readers", "file", "files", "servers", "crews"];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
-    if only.as_deref() == Some("links") {
-        parts.push("links");
-    }
+    parts.extend(only.as_deref().filter(|only| ["links", "names"].contains(only)));
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
     assert!(
         !parts.is_empty(),
-        "the parts are start, publish, dead, volumes, lists, readers, file, files, servers, crews, links and million"
+        "the parts are start, publish, dead, volumes, quotas, lists, readers, file, files, servers, crews, links, names and million"
     );
     let mut report = Report::default();
     Report::head();
@@ -61,6 +61,8 @@ async fn main() {
         match part {
             // A node plugin does not start where the kernel has no NFS.
             "start" if is_outside => start(&mut report, "controller", "outside the guest", 50.0).await,
+            "names" if is_outside => names::two_each(&mut report),
+            "names" => {}
             _ if is_outside => {}
             "start" => {
                 start(&mut report, "node", "in the guest", 150.0).await;
@@ -77,6 +79,7 @@ async fn main() {
                 let (server, share) = delayed.split_once(':').expect("E2E_DELAYED is server:/share");
                 volumes::at(&mut report, "1 ms", server, share, &[10]).await;
             }
+            "quotas" => quotas::against_none(&mut report).await,
             "lists" => lists::many(&mut report).await,
             "readers" => readers::of_a_large_snapshot(&mut report).await,
             "file" => trees::one_file(&mut report).await,

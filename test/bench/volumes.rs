@@ -24,13 +24,13 @@ pub async fn at(report: &mut Report, latency: &str, server: &str, share: &str, c
     let controller = driver.controller().await;
     let bare = Share::mount(server, share, folder.path().with_extension("bare"));
     // The first call mounts the export.
-    let warm_up = volumes(&controller, server, share, 1, 1, "warm").await;
+    let warm_up = volumes(&controller, (server, share), &[], (1, 1), "warm").await;
     remove(&controller, warm_up.ids, 1).await;
     for &concurrency in concurrencies {
         let [bare_create, bare_delete] = bare.rates(COUNT, concurrency);
         let peak = Peak::watch(&driver);
         let before = Operations::so_far(folder.path());
-        let made = volumes(&controller, server, share, COUNT, concurrency, "bench").await;
+        let made = volumes(&controller, (server, share), &[], (COUNT, concurrency), "bench").await;
         let between = Operations::so_far(folder.path());
         let deleted = remove(&controller, made.ids, concurrency).await;
         // The reaper's part of a delete counts too.
@@ -73,25 +73,27 @@ pub async fn at(report: &mut Report, latency: &str, server: &str, share: &str, c
     }
 }
 
-struct Made {
-    ids: Vec<String>,
-    rate: f64,
+pub struct Made {
+    pub ids: Vec<String>,
+    pub rate: f64,
 }
 
-async fn volumes(
+/// Makes volumes of a class, so many at once.
+pub async fn volumes(
     controller: &ControllerClient<Channel>,
-    server: &str,
-    share: &str,
-    count: usize,
-    concurrency: usize,
+    (server, share): (&str, &str),
+    class: &[(&str, &str)],
+    (count, concurrency): (usize, usize),
     name: &str,
 ) -> Made {
+    let class: Vec<(String, String)> =
+        class.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let next = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();
     let begun = Instant::now();
     for _ in 0..concurrency {
         let (mut controller, next) = (controller.clone(), Arc::clone(&next));
-        let (server, share, name) = (server.to_owned(), share.to_owned(), name.to_owned());
+        let (server, share, name, class) = (server.to_owned(), share.to_owned(), name.to_owned(), class.clone());
         callers.spawn(async move {
             let mut ids = Vec::new();
             loop {
@@ -99,7 +101,9 @@ async fn volumes(
                 if number >= count {
                     return ids;
                 }
-                let more = [("server", server.as_str()), ("share", &share), ("mountPermissions", "0777")];
+                let class = class.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+                let mut more = vec![("server", server.as_str()), ("share", &share), ("mountPermissions", "0777")];
+                more.extend(class);
                 let request = create(&format!("pvc-{name}-{concurrency}-{number}"), &more);
                 ids.push(controller.create_volume(request).await.unwrap().into_inner().volume.unwrap().volume_id);
             }
@@ -110,7 +114,7 @@ async fn volumes(
 }
 
 /// Deletes all; the rate a second.
-async fn remove(controller: &ControllerClient<Channel>, ids: Vec<String>, concurrency: usize) -> f64 {
+pub async fn remove(controller: &ControllerClient<Channel>, ids: Vec<String>, concurrency: usize) -> f64 {
     let count = ids.len();
     let mut callers = JoinSet::new();
     let begun = Instant::now();

@@ -14,11 +14,12 @@ use std::time::Duration;
 use nfs_csi::proto::controller_client::ControllerClient;
 use nfs_csi::proto::node_client::NodeClient;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
-use nfs_csi::proto::{CreateVolumeRequest, GetPluginInfoRequest, NodeGetVolumeStatsResponse, Volume};
+use nfs_csi::proto::{CapacityRange, CreateVolumeRequest, GetPluginInfoRequest, NodeGetVolumeStatsResponse, Volume};
 
 use tonic::transport::Channel;
 
 use kit::driver::Driver;
+use kit::quota::{Agent, Export, XFS};
 use kit::requests::{
     MIB, create, create_from, delete, delete_snapshot, expand, of_snapshot, of_volume, publish, snapshot, stats,
     unpublish,
@@ -43,6 +44,7 @@ async fn main() {
     let volume = made(&mut story, &mut controller).await;
     used_by_pods(&mut story, &mut controller, &mut node, &volume, folder.path()).await;
     copied(&mut story, &mut controller, &volume).await;
+    limited(&mut story, &mut controller, &mut node, &folder.path().join("pod-d")).await;
 
     story.chapter("It is deleted");
     story.call("DeleteVolume", "pvc-demo", controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
@@ -193,6 +195,53 @@ async fn copied(story: &mut Story, controller: &mut ControllerClient<Channel>, v
     story.call("DeleteSnapshot", "snap-demo and snap-archive", snapshots).await;
     assert!(names(".nfs-csi/snapshots").is_empty() && names("") == [".nfs-csi", "pvc-demo"]);
     story.seen("server", format_args!("left on the share: {}", names("").join(" ")));
+}
+
+/// A volume whose size the server enforces.
+async fn limited(
+    story: &mut Story,
+    controller: &mut ControllerClient<Channel>,
+    node: &mut NodeClient<Channel>,
+    pod: &Path,
+) {
+    story.chapter("With a quota agent, the server enforces a volume's size");
+    let export = Export::on(XFS);
+    let start = async { Agent::start(&export, &[]) };
+    let _agent = story.act("server", "starts `nfs-csi quota` for an XFS disk", start).await;
+    let share = export.path().to_str().unwrap();
+    let request = CreateVolumeRequest {
+        capacity_range: Some(CapacityRange { required_bytes: 32 * MIB, limit_bytes: 0 }),
+        ..create("pvc-limited", &[("share", share), ("quota", "required")])
+    };
+    let create = controller.create_volume(request);
+    let volume = story.call("CreateVolume", "pvc-limited, 32 MiB, quota: required", create).await.unwrap();
+    let volume = volume.into_inner().volume.unwrap();
+    let mount = publish(&volume, pod, Mode::MultiNodeMultiWriter, &[]);
+    story.call("NodePublishVolume", "mounts it for pod D", node.node_publish_volume(mount)).await.unwrap();
+    story.seen("pod D", free(pod));
+    let path = pod.join("data");
+    let full = async { std::fs::write(&path, vec![7; 48 << 20]).and_then(|()| std::fs::File::open(&path)?.sync_all()) };
+    let full = story.act("pod D", "writes 48 MiB", full).await.unwrap_err();
+    story.seen("pod D", format_args!("{full}; {}", free(pod)));
+    let grow = controller.controller_expand_volume(expand(&volume.volume_id, 64 * MIB, 0));
+    story.call("ControllerExpandVolume", "to 64 MiB, while the pod uses it", grow).await.unwrap();
+    story.seen("pod D", free(pod));
+    story.act("pod D", "writes them again", async { write(&path, 48) }).await;
+    story.seen("pod D", "all is there");
+    let end = async {
+        node.node_unpublish_volume(unpublish(&volume, pod)).await.unwrap();
+        controller.delete_volume(delete(&volume.volume_id)).await.unwrap();
+    };
+    story.call("DeleteVolume", "pvc-limited, after its pod", end).await;
+    wait_for("the project to be free", Duration::from_mins(1), || export.projects("applied").is_empty().then_some(()));
+    story.seen("server", "nothing is charged to its project any more: the number is free");
+}
+
+/// What df shows.
+fn free(path: &Path) -> String {
+    let stat = nix::sys::statvfs::statvfs(path).unwrap();
+    let [total, free] = [stat.blocks(), stat.blocks_free()].map(|blocks| size(blocks * stat.fragment_size()));
+    format!("df: {total}, {free} free")
 }
 
 /// Usage and condition of a volume, in words.

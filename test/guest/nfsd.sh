@@ -9,6 +9,7 @@
 #   export_again NAME OPTIONS  exports /run/export as /run/exports/NAME too, with other options
 #   export_disk NAME OPTION... exports /run/exports/NAME, a disk made by mkfs.xfs with options
 #   export_without_lists NAME  exports /run/exports/NAME, a disk whose file system has no access control lists
+#   export_quota xfs|ext4      exports /run/exports/quota-xfs or -ext4, a disk of 2 GiB with limits of projects
 #   EXPORT_SIZE                the size of /run/export (default 1G; sparse, in memory)
 mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery} /run/rpcbind /run/nfsroot
 touch /var/lib/nfs/{etab,rmtab,state,export-lock}
@@ -57,6 +58,23 @@ export_without_lists() {
 	mount -t ext2 -o loop,noatime,noacl "/run/$1.img" "/run/nfsroot/run/exports/$1"
 	mount --bind "/run/nfsroot/run/exports/$1" "/run/exports/$1"
 	exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/run/exports/$1"
+}
+
+# export_quota KIND: the kernel of the guest loads no module by itself, and ext4 needs that of the format of its quotas.
+export_quota() {
+	local name=quota-$1
+	both "/run/exports/$name"
+	truncate -s 2G "/run/$name.img"
+	case $1 in
+	xfs) mkfs.xfs -q "/run/$name.img" ;;
+	ext4)
+		modprobe -d /run quota_v2
+		mkfs.ext4 -q -F -O quota,project -E quotatype=usrquota:grpquota:prjquota "/run/$name.img"
+		;;
+	esac
+	mount -o loop,noatime,prjquota "/run/$name.img" "/run/nfsroot/run/exports/$name"
+	mount --bind "/run/nfsroot/run/exports/$name" "/run/exports/$name"
+	exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/run/exports/$name"
 }
 
 both /run/export

@@ -4,6 +4,7 @@
 #
 #   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
 #                        (default /run/export/NAME)
+#   ganesha NAME N DIR   the same by nfs-ganesha; DIR is a disk's top directory
 #   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
 #   disk_ext4 NAME       the same made by mkfs.ext4
 #   in_server NAME CMD…  runs a command in its namespaces (those of the process in /run/server-NAME.pid)
@@ -43,13 +44,51 @@ server() {
 		touch "/run/server-$name.ready"
 		exec sleep infinity
 	EOS
-	server_of[$name]=$!
-	echo "$!" > "/run/server-$name.pid"
-	until [ "$(readlink "/proc/$!/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
-	ip link add "c-$name" type veth peer name "s-$name" netns "$!"
+	link_server "$name" "$n" "$!"
+}
+
+ganesha() {
+	local name=$1 n=$2 folder=$3
+	unshare -m -n -u --propagation slave bash -eu -s "$name" "$n" "$folder" <<-'EOS' &
+		name=$1 n=$2 folder=$3
+		hostname "server-$name"
+		ip link set lo up
+		mount -t tmpfs nfs /var/lib/nfs
+		mkdir -p /var/lib/nfs/ganesha /run/ganesha
+		until ip link show "s-$name" > /dev/null 2>&1; do sleep 0.1; done
+		ip addr add "10.0.$n.1/24" dev "s-$name"
+		ip link set "s-$name" up
+		cat > "/run/ganesha/$name" <<-EOC
+			NFS_CORE_PARAM { Enable_NLM = false; Enable_UDP = false; Enable_RQUOTA = false; Protocols = 4; }
+			NFSv4 { Lease_Lifetime = 10; Graceless = true; Only_Numeric_Owners = true; }
+			NFS_KRB5 { Active_krb5 = false; }
+			EXPORT { Export_Id = $n; Filesystem_Id = $n.0; Path = $folder; Pseudo = /; Protocols = 4; Access_Type = RW;
+				Squash = none; SecType = sys; Attr_Expiration_Time = 0; FSAL { Name = VFS; } }
+		EOC
+		# Two of them have one disk.
+		echo 'MDCACHE { Dir_Chunk = 0; }' >> "/run/ganesha/$name"
+		ulimit -n 16384
+		ganesha.nfsd -F -f "/run/ganesha/$name" -p "/run/ganesha/$name.pid" -L "/run/ganesha/$name.log" -N EVENT &
+		until (exec 3<> "/dev/tcp/10.0.$n.1/2049") 2> /dev/null; do
+			kill -0 "$!" || { tail -n 20 "/run/ganesha/$name.log" >&2; exit 1; }
+			sleep 0.1
+		done
+		touch "/run/server-$name.ready"
+		wait
+	EOS
+	link_server "$name" "$n" "$!"
+}
+
+# link_server NAME N PID: the interfaces of the server whose namespaces are those of a process
+link_server() {
+	local name=$1 n=$2 pid=$3
+	server_of[$name]=$pid
+	echo "$pid" > "/run/server-$name.pid"
+	until [ "$(readlink "/proc/$pid/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.1; done
+	ip link add "c-$name" type veth peer name "s-$name" netns "$pid"
 	ip addr add "10.0.$n.2/24" dev "c-$name"
 	ip link set "c-$name" up
-	wait_ready server "$name" "${server_of[$name]}"
+	wait_ready server "$name" "$pid"
 }
 
 # wait_ready KIND NAME PID: until the process has done its part

@@ -15,12 +15,12 @@ use tonic::{Code, Status};
 
 use crate::cloning::made;
 use crate::kit::driver::Driver;
+use crate::kit::http::{free_address, get};
 use crate::kit::mortal::{MORTAL, OTHER, Server};
 use crate::kit::requests::{
     MIB, capability, create, create_from, delete, delete_snapshot, expand, of_volume, parameters, snapshot,
 };
 use crate::kit::{folder, nfs_mounts_below, wait_until};
-use crate::observing::{free_address, get};
 
 type Controller = ControllerClient<Channel>;
 

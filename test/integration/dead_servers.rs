@@ -14,11 +14,11 @@ use tonic::transport::Channel;
 
 use crate::kit::client::{A, SERVER};
 use crate::kit::driver::Driver;
+use crate::kit::http::{free_address, get};
 use crate::kit::mortal::{MORTAL, OTHER};
 use crate::kit::requests::{by_hand, publish, stats, unpublish};
 use crate::kit::server::on_server;
 use crate::kit::{folder, mounts_at, wait_for, wait_until};
-use crate::observing::{free_address, get};
 use crate::servers::{hanging, server};
 
 const RWX: Mode = Mode::MultiNodeMultiWriter;

@@ -24,6 +24,8 @@ mod observing;
 mod old_clients;
 mod process;
 mod publishing;
+mod quota_agent;
+mod quota_volumes;
 mod reaching;
 mod readers;
 mod registering;

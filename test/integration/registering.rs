@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 use tonic::transport::Channel;
 
 use crate::kit::driver::{self, Driver};
+use crate::kit::http::{free_address, get};
 use crate::kit::{folder, wait_for, wait_until};
-use crate::observing::{free_address, get};
 
 fn start(folder: &Path) -> Driver {
     let registry = folder.join("plugins_registry");

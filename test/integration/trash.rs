@@ -7,10 +7,10 @@ use nfs_csi::proto::volume_capability::access_mode::Mode;
 
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::{Driver, binary};
+use crate::kit::http::{free_address, get};
 use crate::kit::requests::{create, create_from, delete, of_volume, publish, unpublish};
 use crate::kit::server::{names, on_server};
 use crate::kit::{folder, wait_for};
-use crate::observing::{free_address, get};
 
 fn trash(arguments: &[&str]) -> Output {
     let output =

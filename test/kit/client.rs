@@ -14,8 +14,22 @@ pub const SERVER: &str = "10.0.99.1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client(&'static str);
 
-/// A client that is near again when this goes.
-pub struct Far(Client);
+/// What is near again when this goes.
+pub enum Far {
+    Client(Client),
+    Outside,
+}
+
+/// Makes all that the guest itself sends to what is outside take so long.
+pub fn move_outside_away(milliseconds: u32) -> Far {
+    run(Command::new("tc"), &format!("qdisc replace dev eth0 root netem delay {milliseconds}ms limit 100000"));
+    Far::Outside
+}
+
+fn run(mut program: Command, arguments: &str) {
+    let status = program.args(arguments.split_whitespace()).status();
+    assert!(status.expect("a program").success(), "{arguments}");
+}
 
 impl Client {
     /// A command that will run there; its process is the command's own.
@@ -31,7 +45,7 @@ impl Client {
     /// Makes all that it sends take so long.
     pub fn move_away(self, milliseconds: u32) -> Far {
         self.run(&format!("tc qdisc replace dev server root netem delay {milliseconds}ms limit 100000"));
-        Far(self)
+        Far::Client(self)
     }
 
     /// The names of the servers that its kernel is connected to.
@@ -47,13 +61,15 @@ impl Client {
     }
 
     fn run(self, command: &str) {
-        let status = self.enter().args(command.split_whitespace()).status();
-        assert!(status.expect("nsenter").success(), "{command}");
+        run(self.enter(), command);
     }
 }
 
 impl Drop for Far {
     fn drop(&mut self) {
-        self.0.run("tc qdisc del dev server root");
+        match self {
+            Self::Client(client) => client.run("tc qdisc del dev server root"),
+            Self::Outside => run(Command::new("tc"), "qdisc del dev eth0 root"),
+        }
     }
 }

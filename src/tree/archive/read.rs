@@ -13,7 +13,7 @@
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
@@ -49,9 +49,12 @@ const CONTINUE: &str = "continue unpacking";
 
 /// What an archive may do.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
+pub struct Limits<'a> {
     /// Whether it may make device nodes. An archive with one is refused otherwise.
     pub devices: bool,
+    /// A directory of the same file system whose free space is all that there is: the target may have a limit of its
+    /// own.
+    pub space: Option<BorrowedFd<'a>>,
 }
 
 /// Unpacks `archive` into the directory `target`, which gets the attributes of the archive's root: made for this call,
@@ -59,13 +62,18 @@ pub struct Limits {
 ///
 /// # Errors
 /// [`ArchiveError`], with ECANCELED if `progress` was stopped. What was unpacked until then stays.
-pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Progress) -> Result<(), ArchiveError> {
+pub fn read(
+    archive: impl Read,
+    target: impl AsFd,
+    limits: Limits<'_>,
+    progress: &Progress,
+) -> Result<(), ArchiveError> {
     let mut stream = Stream::new(archive)?;
     let target = chain::open(target, b".").at("open", b"")?;
     access_list::remove_inherited(&target).at("remove the inherited access control list of", b"")?;
     let attributes = Attributes::of(&fstat(&target).at("read", b"")?);
     let chain = Chain::new(&target, Wanted { attributes, lists: Vec::new() }).at("open", b"")?;
-    let space = Space::new(target.as_fd());
+    let space = Space::new(limits.space.unwrap_or(target.as_fd()));
     let mut restore = Restore {
         chain,
         space: &space,
@@ -88,7 +96,7 @@ pub fn read(archive: impl Read, target: impl AsFd, limits: Limits, progress: &Pr
 struct Restore<'a> {
     chain: Chain<Wanted>,
     space: &'a Space<'a>,
-    limits: Limits,
+    limits: Limits<'a>,
     progress: &'a Progress,
     /// What the access control lists of the directories in the chain take: they wait until those are left.
     waiting: Part,

@@ -128,7 +128,8 @@ impl Ways {
                 self.clones.note(false);
                 Ok(false)
             }
-            Err(Errno::PERM | Errno::TXTBSY) => Ok(false),
+            // Near a limit a clone is refused although there is space for it: a copy tells.
+            Err(Errno::PERM | Errno::TXTBSY | Errno::NOSPC | Errno::DQUOT) => Ok(false),
             Err(errno) => Err(("clone", errno)),
         }
     }

@@ -64,6 +64,8 @@ const CONTINUE: &str = "continue copying";
 pub struct Place<'a> {
     /// The directory that gets what is in the source: made for this copy, and empty.
     pub directory: BorrowedFd<'a>,
+    /// A directory of the same file system whose free space is all that there is: the one above may have a limit.
+    pub space: BorrowedFd<'a>,
     /// The folder for hard links.
     pub links: Links<'a>,
     /// What an abandoned attempt of the same copy left.
@@ -219,7 +221,7 @@ impl<'a> Copy<'a> {
             kept: Kept::default(),
             names: Turns::default(),
             links: links::Folder::new(target.links),
-            space: Space::new(target.directory),
+            space: Space::new(target.space),
             ways: Ways::between(file_systems),
             file_system: file_systems.target,
             progress,

@@ -25,6 +25,7 @@ _KINDS = {
     "CSINode": ("apis/storage.k8s.io/v1", "csinodes", False),
     "CSIStorageCapacity": ("apis/storage.k8s.io/v1", "csistoragecapacities", True),
     "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses", False),
+    "VolumeAttributesClass": ("apis/storage.k8s.io/v1", "volumeattributesclasses", False),
     "VolumeAttachment": ("apis/storage.k8s.io/v1", "volumeattachments", False),
     "VolumeSnapshot": ("apis/snapshot.storage.k8s.io/v1", "volumesnapshots", True),
     "VolumeSnapshotContent": ("apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents", False),

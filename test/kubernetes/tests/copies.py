@@ -69,22 +69,6 @@ def a_claim_is_cloned_and_the_clone_is_its_own():
 
 
 @test
-def a_claim_grows_while_a_pod_uses_it():
-    claim("growing", "nfs")
-    volume = bound("growing")["metadata"]["name"]
-    pod("growing", "sleep 1000", {"data": "growing"})
-    phase("growing", "Running")
-    api.patch("PersistentVolumeClaim", "growing", {"spec": {"resources": {"requests": {"storage": "20Mi"}}}})
-    def size():
-        return api.get("PersistentVolumeClaim", "growing")["status"]["capacity"]["storage"]
-    api.wait("the claim to grow", 90, lambda: size() == "20Mi")
-    assert api.get("PersistentVolume", volume)["spec"]["capacity"]["storage"] == "20Mi"
-    assert api.get("Pod", "growing")["status"]["phase"] == "Running"
-    with cleared("Pod growing", "PersistentVolumeClaim growing"):
-        pass
-
-
-@test
 def a_generic_ephemeral_volume_lives_as_long_as_its_pod():
     template = {"spec": {"storageClassName": "nfs", "accessModes": ["ReadWriteOnce"],
                          "resources": {"requests": {"storage": "10Mi"}}}}

@@ -4,7 +4,7 @@ import os
 
 from tests import api
 from tests.objects import (CHART, DRIVER, SERVER, SHARE, bound, claim, cleared, driver_ready, export, helm, phase, pod,
-                           pods_ready, remove, storage_class, succeeds, volumes_of)
+                           pods_ready, remove, settled_volumes, storage_class, succeeds, volumes_of)
 from tests.runner import test
 
 VALUES = ("attacher.enabled=true,feature.enableInlineVolume=true,inlineVolumes.allow={%s:%s},"
@@ -69,7 +69,8 @@ def directories():
 @test
 def fifty_claims_are_bound_once_each_though_the_leader_is_killed_meanwhile():
     names = [f"lead-{number}" for number in range(50)]
-    before, volumes_before = directories(), len(api.items("PersistentVolume"))
+    volumes_before = settled_volumes()
+    before = directories()
     for name in names:
         claim(name, "nfs")
     lease = "external-provisioner-leader-nfs-csi-k8s-io"

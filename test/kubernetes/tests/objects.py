@@ -170,6 +170,18 @@ def helm(*arguments, check=True):
     return run("helm", "--namespace", "kube-system", *arguments, *image, check=check)
 
 
+def settled_volumes():
+    """How many PersistentVolumes there are, when none of an earlier test is about to go."""
+    def is_going(volume):
+        is_deleted = volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete" and volume["status"]["phase"] == "Released"
+        return is_deleted or "deletionTimestamp" in volume["metadata"]
+
+    def count():
+        volumes = api.items("PersistentVolume")
+        return None if any(is_going(volume) for volume in volumes) else [len(volumes)]
+    return api.wait("the volumes of earlier tests to be gone", 300, count, every=2)[0]
+
+
 def volumes_of(*names):
     """The PersistentVolumes of these claims, when all of them are bound."""
     wanted = set(names)

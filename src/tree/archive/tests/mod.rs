@@ -21,7 +21,7 @@ use super::{ArchiveError, BLOCK, DEEPEST, Limits, pax, read, write};
 use crate::tree::Progress;
 use crate::tree::attributes::xattrs;
 
-const ALL: Limits = Limits { devices: true };
+const ALL: Limits<'static> = Limits { devices: true, space: None };
 
 fn directory(path: &Path) -> OwnedFd {
     File::open(path).unwrap().into()

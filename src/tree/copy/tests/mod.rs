@@ -98,6 +98,7 @@ impl Trees {
         let earlier = open("earlier");
         let place = Place {
             directory: target.as_fd(),
+            space: target.as_fd(),
             links: Links::new(place.as_fd(), c"links"),
             earlier: earlier.as_ref().map(|earlier| Earlier { directory: earlier.as_fd() }),
             own: self.own,

@@ -1,0 +1,76 @@
+"""Limits that the server enforces, and VolumeAttributesClasses: the guest has a quota agent on one of its disks."""
+import json
+import os
+
+from tests import api
+from tests.objects import DRIVER, bound, claim, cleared, events_of, phase, pod, storage_class
+from tests.runner import test
+
+PARALLEL = 2
+LIMITED = "/run/exports/quota-xfs"
+# Ends when there is no space for a file, and again when that is there.
+WRITER = ("dd if=/dev/zero of=/data/first bs=1M count=24 conv=fsync 2>&1; echo full; "
+          "until dd if=/dev/zero of=/data/second bs=1M count=24 conv=fsync 2> /dev/null; do sleep 1; done; "
+          "df -m /data | tail -n 1")
+
+
+def set_up():
+    storage_class("limited", {"share": LIMITED, "quota": "required"})
+    api.create({"kind": "VolumeAttributesClass", "metadata": {"name": "kept"}, "driverName": DRIVER,
+                "parameters": {"onDelete": "retain", "inodesPerGiB": "65536"}})
+    api.create({"kind": "VolumeAttributesClass", "metadata": {"name": "wrong"}, "driverName": DRIVER,
+                "parameters": {"onDelete": "burn"}})
+
+
+def size_of(volume):
+    """What the server shows of a volume's size, in bytes."""
+    found = os.statvfs(f"{LIMITED}/{volume}")
+    return found.f_blocks * found.f_frsize
+
+
+def record_of(volume):
+    folder = f"{LIMITED}/.nfs-csi/volumes"
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name)) as file:
+            record = json.load(file)
+        if record["name"] == volume:
+            return record
+    raise AssertionError(f"{volume} has no record")
+
+
+@test
+def a_pod_writes_until_its_claim_is_full_and_goes_on_when_the_claim_has_grown():
+    claim("growing", "limited", size="32Mi")
+    volume = bound("growing")["metadata"]["name"]
+    assert size_of(volume) == 32 << 20
+    pod("growing", WRITER, {"data": "growing"})
+    api.wait("the pod to be told that there is no space", 180, lambda: "full" in api.log("growing"))
+    api.patch("PersistentVolumeClaim", "growing", {"spec": {"resources": {"requests": {"storage": "64Mi"}}}})
+    def size():
+        return api.get("PersistentVolumeClaim", "growing")["status"]["capacity"]["storage"]
+    api.wait("the claim to grow", 90, lambda: size() == "64Mi")
+    assert api.get("PersistentVolume", volume)["spec"]["capacity"]["storage"] == "64Mi"
+    assert phase("growing", "Succeeded", "Failed") == "Succeeded", api.log("growing")
+    # The end of a line of df: 1M-blocks, used, available, use, mounted on.
+    assert api.log("growing").split()[-5] == "64", api.log("growing")
+    with cleared("Pod growing", "PersistentVolumeClaim growing"):
+        pass
+
+
+@test
+def a_volume_is_changed_by_editing_its_claim():
+    claim("changed", "limited", size="16Mi")
+    volume = bound("changed")["metadata"]["name"]
+    api.patch("PersistentVolumeClaim", "changed", {"spec": {"volumeAttributesClassName": "wrong"}})
+    api.wait("the driver's refusal", 120, lambda: any("burn" in text for text in events_of("changed")))
+    api.patch("PersistentVolumeClaim", "changed", {"spec": {"volumeAttributesClassName": "kept"}})
+    def current():
+        return api.get("PersistentVolumeClaim", "changed")["status"].get("currentVolumeAttributesClassName")
+    api.wait("the claim to have its new class", 180, lambda: current() == "kept")
+    assert record_of(volume)["on_delete"] == "retain"
+    assert os.statvfs(f"{LIMITED}/{volume}").f_files == 1024
+    with cleared("PersistentVolumeClaim changed"):
+        pass
+    api.gone("PersistentVolume", volume)
+    assert os.path.isdir(f"{LIMITED}/{volume}")
+    os.rmdir(f"{LIMITED}/{volume}")
