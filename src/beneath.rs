@@ -31,7 +31,9 @@ const RESTRICTIONS: ResolveFlag =
 /// openat2(2) gives otherwise.
 pub fn open(dir: impl AsFd, path: impl AsRef<Path>, flags: OFlag, mode: Mode) -> Result<OwnedFd> {
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode);
-    openat2(dir, path.as_ref(), how.resolve(RESTRICTIONS | ResolveFlag::RESOLVE_NO_XDEV))
+    let how = how.resolve(RESTRICTIONS | ResolveFlag::RESOLVE_NO_XDEV);
+    // nfs-ganesha may describe what is removed in this moment as part of another file system.
+    again_while(Errno::EXDEV, || openat2(&dir, path.as_ref(), how))
 }
 
 /// The same as [`open_dir`] where other file systems on the way are the server's own: those that it exports below a
@@ -59,11 +61,16 @@ pub fn open_dir(dir: impl AsFd, path: impl AsRef<Path>) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// What the last try gives.
-pub fn settled<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn settled<T>(work: impl FnMut() -> Result<T>) -> Result<T> {
+    again_while(Errno::ESTALE, work)
+}
+
+/// Does something again, for a moment, which gives this error.
+fn again_while<T>(passing: Errno, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let mut pause = FIRST_PAUSE;
     loop {
         match work() {
-            Err(Errno::ESTALE) if pause <= LAST_PAUSE => {
+            Err(errno) if errno == passing && pause <= LAST_PAUSE => {
                 std::thread::sleep(pause);
                 pause *= 2;
             }

@@ -12,9 +12,9 @@ use nix::errno::Errno;
 use super::create::{CreateError, Plan, TRIES, Volume};
 use crate::export::catalog::{Created, Record};
 use crate::export::claims::Claims;
-use crate::export::limited::LimitedDirectory;
+use crate::export::limited::{LimitedDirectory, Placed};
 use crate::export::{Export, ExportError};
-use crate::tree::make::{self, Attributes};
+use crate::tree::make;
 use crate::volume::name::VolumeName;
 use crate::volume::quota_files::ProjectId;
 use crate::volume::size_limit::{QuotaMode, RecordedQuota, SizeLimit};
@@ -58,7 +58,7 @@ impl Plan {
             return Ok(None);
         }
         let claim = || {
-            let claimed = export.claim_limit(&self.key, self.limit(bytes)?, &self.quota)?;
+            let claimed = export.claim_limit(&self.key, self.limit(bytes)?, None, &self.quota)?;
             Ok(export.limited(&claimed)?)
         };
         let limited = self.check_place(export).and_then(|()| match claim() {
@@ -79,42 +79,48 @@ impl Plan {
     pub(super) fn make_limited(&self, export: &Export, mut recorded: Option<Record>) -> Result<Volume, CreateError> {
         let mut was_refused = false;
         for _ in 0..TRIES {
-            if let Some(record) = &recorded {
-                let volume = self.accept(record)?;
-                if self.put_in_place(export, record)?
-                    && let Some(inode) = record.inode
-                    && self.is_as_made(export, inode)?
-                {
-                    export.confirm_record(&self.key)?;
-                    return Ok(volume);
-                }
-            }
-            let is_first = recorded.is_none();
-            let record = match self.record_limited(export, recorded.clone()) {
-                // Of a directory that was not ready any more.
-                Err(CreateError::Export(ExportError::LimitRefused { .. })) if !was_refused => {
-                    was_refused = true;
-                    continue;
-                }
-                record => record?,
+            let mut placed = match &recorded {
+                Some(record) => self.put_in_place(export, record)?,
+                None => Placed::Not,
             };
-            let Some(record) = record else { break };
-            if is_first && !self.put_in_place(export, &record)? {
-                break;
+            if placed == Placed::Not {
+                let record = match self.record_limited(export, recorded.clone()) {
+                    // Of a directory that was not ready any more.
+                    Err(CreateError::Export(ExportError::LimitRefused { .. })) if !was_refused => {
+                        was_refused = true;
+                        continue;
+                    }
+                    record => record?,
+                };
+                let Some(record) = record else { break };
+                placed = self.put_in_place(export, &record)?;
+                recorded = Some(record);
             }
-            recorded = Some(record);
+            let Some(record) = &recorded else { break };
+            let volume = self.accept(record)?;
+            let is_made = match (placed, record.inode) {
+                // After its record: who deletes it meanwhile looks for it here too, before the record goes.
+                (Placed::Now, Some(_)) if !self.subdir_given => true,
+                (Placed::Now | Placed::Before, Some(inode)) => self.is_as_made(export, inode)?,
+                _ => false,
+            };
+            if is_made {
+                export.confirm_record(&self.key)?;
+                return Ok(volume);
+            }
         }
         // What is in place by now, the next try sees.
         Err(export.contended("make", self.subdir.to_string()).into())
     }
 
-    /// Puts the directory in place that a record names, if it is not there yet. Whether it is there.
-    fn put_in_place(&self, export: &Export, record: &Record) -> Result<bool, CreateError> {
+    /// Puts the directory in place that a record names, if it is not there yet.
+    fn put_in_place(&self, export: &Export, record: &Record) -> Result<Placed, CreateError> {
         let (Some(project), Some(inode)) = (record.project(), record.inode) else {
-            return Ok(record.inode.is_some() && export.inode_of(&self.subdir)? == record.inode);
+            let is_there = record.inode.is_some() && export.inode_of(&self.subdir)? == record.inode;
+            return Ok(if is_there { Placed::Before } else { Placed::Not });
         };
         match export.place_limited(project, inode, &self.subdir) {
-            Ok(is_in_place) => Ok(is_in_place),
+            Ok(placed) => Ok(placed),
             Err(ExportError::Io { errno: errno @ (Errno::EEXIST | Errno::EXDEV), .. }) => {
                 self.remove_record(export, record)?;
                 export.confirm_record(&self.key)?;
@@ -133,31 +139,19 @@ impl Plan {
     fn record_limited(&self, export: &Export, was: Option<Record>) -> Result<Option<Record>, CreateError> {
         self.check_place(export)?;
         let plain = was.clone().unwrap_or_else(|| self.record());
-        let claimed = export.claim_limit(&self.key, self.limit(plain.capacity_bytes)?, &self.quota)?;
+        let mode = self.attributes.mode.filter(|_| !self.has_owner());
+        let claimed = export.claim_limit(&self.key, self.limit(plain.capacity_bytes)?, mode, &self.quota)?;
         let project = claimed.project();
-        let record = |inode| {
-            let noted = Record { inode: Some(inode), found: false, ..plain.clone() };
-            noted.with_quota(self.recorded_quota(Some(project)))
-        };
+        let noted = Record { inode: Some(claimed.inode()), found: false, ..plain };
+        let record = noted.with_quota(self.recorded_quota(Some(project)));
         let Some(was) = was else {
             // Written while the agent sets the limit.
-            let prepared = export.prepare_record(&self.key, &record(claimed.inode()))?;
-            let limited = self.finish_limited(export, export.limited(&claimed));
-            let limited = match limited {
-                Ok(limited) => limited,
-                Err(error) => {
-                    drop(prepared);
-                    export.confirm_record(&self.key)?;
-                    return Err(error);
-                }
-            };
-            let record = record(limited.inode);
-            let prepared = if limited.inode == claimed.inode() {
-                prepared
-            } else {
+            let prepared = export.prepare_record(&self.key, &record)?;
+            if let Err(error) = self.finish_limited(export, export.limited(&claimed)) {
                 drop(prepared);
-                export.prepare_record(&self.key, &record)?
-            };
+                export.confirm_record(&self.key)?;
+                return Err(error);
+            }
             return Ok(Some(match export.create_prepared(prepared, &self.key)? {
                 Created::Now => record,
                 Created::Before(record) => {
@@ -166,8 +160,7 @@ impl Plan {
                 }
             }));
         };
-        let limited = self.finish_limited(export, export.limited(&claimed))?;
-        let record = record(limited.inode);
+        self.finish_limited(export, export.limited(&claimed))?;
         if self.replace(export, &was, &record)? {
             return Ok(Some(record));
         }
@@ -175,18 +168,23 @@ impl Plan {
         Ok(None)
     }
 
-    /// Gives a limited directory its owner and permissions.
+    /// Whether the directory gets an owner: then permissions come after it, and not from the agent.
+    fn has_owner(&self) -> bool {
+        self.attributes.uid.is_some() || self.attributes.gid.is_some()
+    }
+
+    /// Gives a limited directory its owner, and the permissions that come with it.
     fn finish_limited(
         &self,
         export: &Export,
         limited: Result<LimitedDirectory, ExportError>,
-    ) -> Result<LimitedDirectory, CreateError> {
+    ) -> Result<(), CreateError> {
         let limited = limited?;
-        if self.attributes != Attributes::default() {
+        if self.has_owner() {
             let failed = |errno| export.failed("set owner and permissions of", self.subdir.to_string(), errno);
             make::set(&limited, self.attributes).map_err(failed)?;
         }
-        Ok(limited)
+        Ok(())
     }
 
     /// Refuses a place that may be another volume's: an empty directory there is replaced.

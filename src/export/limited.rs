@@ -1,8 +1,11 @@
 //! Directories whose size the server holds: the driver's side of `.nfs-csi/quota/` (volume/quota_files.rs).
 //!
 //! A limited directory is not made but claimed: the quota agent has it ready, with a project of its own. It is moved to
-//! where it is filled when the agent has set the limit that was asked for, and never before, so that no attempt can
-//! leave a directory without its limit behind. What a claim leaves when its controller dies, the agent removes.
+//! where it is filled when the server shows the limit that was asked for as its size, and never before, so that no attempt
+//! can leave a directory without its limit behind. What a claim leaves when its controller dies, the agent removes.
+//!
+//! On the healthy path that is two calls to the server more than without a limit: the claim, and the question for the size.
+//! The folder of directories that are ready is read in the mount that remembers names, so none is looked up again.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +16,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{Mode, fstat, fstatat};
-use nix::sys::statvfs::fstatvfs;
+use nix::sys::statvfs::{Statvfs, fstatvfs};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use serde::de::DeserializeOwned;
 
@@ -25,7 +28,7 @@ use crate::beneath;
 use crate::tree::make::descend;
 use crate::volume::path::RESERVED;
 use crate::volume::quota_files::{
-    AGENT, APPLIED, Agent, Applied, BEAT, FORMAT, LIMITED, ProjectId, QUOTA, READY, REFUSED, Refused, SILENT_AFTER,
+    AGENT, APPLIED, Agent, Applied, BEAT, CLOSED_BYTES, FORMAT, ProjectId, QUOTA, READY, REFUSED, Refused, SILENT_AFTER,
     WANTED, Wanted,
 };
 use crate::volume::record_key::RecordKey;
@@ -44,6 +47,8 @@ const LAST_PAUSE: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_millis(100);
 /// How long what the agent said of itself is believed.
 const AGENT_KEPT: Duration = Duration::from_secs(15);
+/// How long the list of ready directories is believed.
+const LISTING_KEPT: Duration = Duration::from_secs(1);
 /// How often the list of ready directories is read again for one claim: other controllers claim them too.
 const LISTINGS: u32 = 4;
 /// The longest part of a text of the agent's that is shown, in characters.
@@ -53,13 +58,12 @@ const LONGEST_SHOWN: usize = 200;
 #[derive(Debug)]
 pub(super) struct QuotaFolders {
     top: OwnedFd,
-    ready: OwnedFd,
     wanted: OwnedFd,
-    limited: OwnedFd,
     applied: OwnedFd,
     refused: OwnedFd,
-    /// The folder of limited directories in the mount for trees.
-    limited_in_trees: OwnedFd,
+    ready: OwnedFd,
+    /// The same in the mount for trees, which remembers names.
+    ready_in_trees: OwnedFd,
 }
 
 /// What is known of an export's limits.
@@ -70,6 +74,8 @@ pub(super) struct Limits(Mutex<Known>);
 struct Known {
     /// Directories that were ready, and their inode numbers.
     ready: Vec<(ProjectId, u64)>,
+    /// When these were read.
+    listed: Option<Instant>,
     /// Claims that the agent has not answered.
     claims: HashMap<RecordKey, ClaimedLimit>,
     agent: Option<(Agent, Instant)>,
@@ -94,7 +100,7 @@ impl ClaimedLimit {
         self.project
     }
 
-    /// The directory's inode number, as far as it is known before the limit is in force.
+    /// The directory's inode number.
     #[must_use]
     pub fn inode(&self) -> u64 {
         self.inode
@@ -117,6 +123,17 @@ impl AsFd for LimitedDirectory {
     }
 }
 
+/// Whether a limited directory is in its volume's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// It was moved there by this call.
+    Now,
+    /// It was there.
+    Before,
+    /// It is not: it has gone.
+    Not,
+}
+
 /// What the server shows of a directory's size, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ShownSize {
@@ -126,6 +143,14 @@ struct ShownSize {
     used: u64,
     /// The unit that both are rounded up to.
     unit: u64,
+}
+
+impl ShownSize {
+    fn of(has: &Statvfs) -> Self {
+        let unit = has.fragment_size();
+        let used = has.blocks().saturating_sub(has.blocks_free());
+        Self { size: has.blocks() * unit, used: used * unit, unit }
+    }
 }
 
 /// How it is with a volume's limit.
@@ -156,19 +181,18 @@ impl QuotaFolders {
         let top = descend(export.root(), &[RESERVED, QUOTA], None)?;
         let folder = |name: &str| descend(&top, &[name], None);
         Ok(Self {
-            ready: folder(READY)?,
             wanted: folder(WANTED)?,
-            limited: folder(LIMITED)?,
             applied: folder(APPLIED)?,
             refused: folder(REFUSED)?,
-            limited_in_trees: descend(export.tree_root(), &[RESERVED, QUOTA, LIMITED], None)?,
+            ready: folder(READY)?,
+            ready_in_trees: descend(export.tree_root(), &[RESERVED, QUOTA, READY], None)?,
             top,
         })
     }
 }
 
 impl Export {
-    /// Claims a directory with this limit for a volume. A claim of this controller's for the same volume that the agent
+    /// Claims a directory with this limit for a volume, which gets the permissions `mode` (at most 0o7777). A claim of this controller's for the same volume that the agent
     /// has not answered yet is taken up again.
     ///
     /// # Errors
@@ -178,6 +202,7 @@ impl Export {
         &self,
         key: &RecordKey,
         limit: SizeLimit,
+        mode: Option<u32>,
         policy: &QuotaPolicy,
     ) -> Result<ClaimedLimit, ExportError> {
         let folders = self.quota_folders()?;
@@ -186,7 +211,7 @@ impl Export {
             let file_system = shown(&agent.file_system);
             return Err(ExportError::RootExempt { share: self.share().to_string(), file_system });
         }
-        if let Some(claimed) = self.claimed_before(folders, key, limit)? {
+        if let Some(claimed) = self.claimed_before(folders, key, limit, mode)? {
             return Ok(claimed);
         }
         self.check_promises(limit.bytes, policy, &agent)?;
@@ -195,6 +220,7 @@ impl Export {
             generation: 1,
             bytes: limit.bytes,
             inodes: limit.inodes,
+            mode,
             volume: key.clone(),
             claim: nonce(),
         };
@@ -226,9 +252,11 @@ impl Export {
         folders: &QuotaFolders,
         key: &RecordKey,
         limit: SizeLimit,
+        mode: Option<u32>,
     ) -> Result<Option<ClaimedLimit>, ExportError> {
         let Some(claimed) = self.limits().claims.get(key).cloned() else { return Ok(None) };
-        let is_same = (claimed.wanted.bytes, claimed.wanted.inodes) == (limit.bytes, limit.inodes);
+        let wanted = &claimed.wanted;
+        let is_same = (wanted.bytes, wanted.inodes, wanted.mode) == (limit.bytes, limit.inodes, mode);
         if is_same && self.read_link::<Wanted>(&folders.wanted, claimed.project)?.as_ref() == Some(&claimed.wanted) {
             return Ok(Some(claimed));
         }
@@ -274,30 +302,32 @@ impl Export {
     /// where the server fails. The claim stays for a retry.
     pub fn limited(&self, claimed: &ClaimedLimit) -> Result<LimitedDirectory, ExportError> {
         let folders = self.quota_folders()?;
-        let name = claimed.project.to_string();
-        let failed = |errno| self.failed("open the limited directory", &name, errno);
-        let mut is_first = true;
+        let failed = |errno| self.failed("open the limited directory", claimed.project.to_string(), errno);
         let opened = self.answered(folders, claimed.project, claimed.wanted.generation, || {
-            // At first in the mount for trees, where it is going to be renamed.
-            let from = if is_first { &folders.limited_in_trees } else { &folders.limited };
-            let opened = match beneath::open_dir(from, name.as_str()) {
-                Err(Errno::ENOENT | Errno::ESTALE) => None,
-                opened => Some(opened.map_err(failed)?),
+            let opened = open_ready(folders, claimed.project).map_err(failed)?;
+            let Some((directory, inode)) = opened.filter(|(_, inode)| *inode == claimed.inode) else { return Ok(None) };
+            let has = match fstatvfs(&directory) {
+                Err(Errno::ESTALE) => return Ok(None),
+                has => has.map_err(failed)?,
             };
-            if opened.is_some() && !is_first {
-                // That mount remembers that there was none.
-                look(&folders.limited_in_trees).map_err(failed)?;
-            }
-            is_first = false;
-            Ok(opened)
+            let is_limited = self.is_in_force(&claimed.wanted, &has)?;
+            Ok(is_limited.then_some(LimitedDirectory { project: claimed.project, inode, directory }))
         });
         if let Err(ExportError::LimitRefused { .. }) = opened {
             self.withdraw(folders, claimed);
         }
         let opened = opened?;
         self.limits().claims.remove(&claimed.wanted.volume);
-        let inode = fstat(&opened).map_err(failed)?.st_ino;
-        Ok(LimitedDirectory { project: claimed.project, inode, directory: opened })
+        Ok(opened)
+    }
+
+    /// Whether what the server shows of a directory is the first limit that was wanted for it, and not the one that it had
+    /// before.
+    fn is_in_force(&self, wanted: &Wanted, has: &Statvfs) -> Result<bool, ExportError> {
+        let shown = ShownSize::of(has);
+        let has_files = if wanted.inodes == 0 { has.files() > 1 } else { has.files() <= wanted.inodes };
+        let is_open = shown.size > CLOSED_BYTES + shown.unit || wanted.bytes <= CLOSED_BYTES;
+        Ok(has_files && is_open && self.shows_limit(wanted.bytes, &shown)?)
     }
 
     /// Takes a claim back that the agent refuses. What was ready when it was listed may have been claimed, used and freed
@@ -352,41 +382,44 @@ impl Export {
     }
 
     /// Moves the limited directory of a project to a volume's place, if it is the one with this inode number. Nothing
-    /// but an empty directory may be there. Whether it is in place then, whoever moved it.
+    /// but an empty directory may be there.
     ///
     /// # Errors
     /// EEXIST where something is there, EXDEV where the place is below another directory with a project; where the
     /// server fails.
-    pub fn place_limited(&self, project: ProjectId, inode: u64, subdir: &SubDir) -> Result<bool, ExportError> {
+    pub fn place_limited(&self, project: ProjectId, inode: u64, subdir: &SubDir) -> Result<Placed, ExportError> {
         let folders = self.quota_folders()?;
         let (name, path) = (project.to_string(), subdir.to_string());
-        let is_it = || match beneath::open_dir(&folders.limited_in_trees, name.as_str()).and_then(fstat) {
-            Ok(stat) => Ok(stat.st_ino == inode),
-            Err(Errno::ENOENT | Errno::ESTALE) => Ok(false),
+        let is_it = || match open_ready(folders, project) {
+            Ok(opened) => Ok(opened.is_some_and(|(_, found)| found == inode)),
             Err(errno) => Err(self.failed("open the limited directory", name.as_str(), errno)),
         };
         if !is_it()? {
-            // That mount may remember what was there before.
-            look(&folders.limited_in_trees).map_err(|errno| self.failed("look at", LIMITED, errno))?;
+            // The mount may remember what was there before.
+            look(&folders.ready_in_trees).map_err(|errno| self.failed("look at", READY, errno))?;
             if !is_it()? {
-                return Ok(self.inode_of(subdir)? == Some(inode));
+                return self.is_placed(inode, subdir);
             }
         }
         let place = self.place_of_new(subdir)?;
-        match beneath::rename(&folders.limited_in_trees, &name, &place, subdir.file_name()) {
-            Ok(()) => Ok(true),
+        match beneath::rename(&folders.ready_in_trees, &name, &place, subdir.file_name()) {
+            Ok(()) => Ok(Placed::Now),
             // Another controller has moved it, or the agent took it for abandoned.
-            Err(Errno::ENOENT | Errno::ESTALE) => Ok(self.inode_of(subdir)? == Some(inode)),
+            Err(Errno::ENOENT | Errno::ESTALE) => self.is_placed(inode, subdir),
             Err(Errno::ENOTEMPTY | Errno::ENOTDIR) => Err(self.failed("put in place", path, Errno::EEXIST)),
             Err(errno) => Err(self.failed("put in place", path, errno)),
         }
+    }
+
+    fn is_placed(&self, inode: u64, subdir: &SubDir) -> Result<Placed, ExportError> {
+        Ok(if self.inode_of(subdir)? == Some(inode) { Placed::Before } else { Placed::Not })
     }
 
     /// Moves a limited directory into staging, under a name that no other attempt has.
     pub(super) fn stage_limited(&self, limited: &LimitedDirectory, name: &str) -> Result<(), ExportError> {
         let folders = self.quota_folders()?;
         let project = limited.project.to_string();
-        match beneath::rename(&folders.limited_in_trees, &project, self.staging()?, name) {
+        match beneath::rename(&folders.ready_in_trees, &project, self.staging()?, name) {
             Ok(()) => Ok(()),
             Err(Errno::ENOENT | Errno::ESTALE) => Err(self.contended("take the limited directory", project)),
             Err(errno) => Err(self.failed("move to staging", project, errno)),
@@ -396,7 +429,7 @@ impl Export {
     /// Removes a limited directory that is not needed after all. What cannot be removed now, the agent removes.
     pub fn release_limited(&self, project: ProjectId) {
         if let Ok(folders) = self.quota_folders() {
-            let _ = unlinkat(&folders.limited, project.to_string().as_str(), UnlinkatFlags::RemoveDir);
+            let _ = unlinkat(&folders.ready_in_trees, project.to_string().as_str(), UnlinkatFlags::RemoveDir);
         }
     }
 
@@ -409,14 +442,15 @@ impl Export {
             Err(ExportError::Unlimited { .. }) => return Ok(()),
             folders => folders?,
         };
+        let failed = |errno| self.failed("remove the limited directory", project.to_string(), errno);
         let name = project.to_string();
-        let removed = match fstatat(&folders.limited, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(stat) if stat.st_ino == inode => unlinkat(&folders.limited, name.as_str(), UnlinkatFlags::RemoveDir),
+        let removed = match fstatat(&folders.ready, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) if stat.st_ino == inode => unlinkat(&folders.ready, name.as_str(), UnlinkatFlags::RemoveDir),
             looked => looked.map(drop),
         };
         match removed {
             Ok(()) | Err(Errno::ENOENT | Errno::ESTALE) => Ok(()),
-            Err(errno) => Err(self.failed("remove the limited directory", name, errno)),
+            Err(errno) => Err(failed(errno)),
         }
     }
 
@@ -442,7 +476,8 @@ impl Export {
             _ => {
                 let generation = known.unwrap_or_default() + 1;
                 let SizeLimit { bytes, inodes } = limit;
-                let wanted = Wanted { format: FORMAT, generation, bytes, inodes, volume: key.clone(), claim: nonce() };
+                let (volume, claim) = (key.clone(), nonce());
+                let wanted = Wanted { format: FORMAT, generation, bytes, inodes, mode: None, volume, claim };
                 match unlinkat(&folders.wanted, name.as_str(), UnlinkatFlags::NoRemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => {}
                     Err(errno) => return Err(failed(errno)),
@@ -482,14 +517,17 @@ impl Export {
         };
         let Some((_, limit)) = quota.limit(record.capacity_bytes) else { return Ok(LimitState::NotHad) };
         let Some(shown) = self.shown_size_of(&record.subdir)? else { return Ok(LimitState::NoDirectory) };
-        // The server rounds up to its blocks, and this host to the unit. A limit that is larger than the export shows
-        // the export's size.
-        let most = limit.bytes.saturating_add(2 * shown.unit);
-        let is_it = shown.size <= most && (shown.size >= limit.bytes || limit.bytes >= self.shown_total()?);
-        if is_it {
+        if self.shows_limit(limit.bytes, &shown)? {
             return Ok(LimitState::InForce { used: shown.used });
         }
         Ok(LimitState::Differs { recorded: limit.bytes, shown: shown.size })
+    }
+
+    /// Whether this is what the server shows of a directory with a limit of so many bytes. It rounds up to its blocks, and
+    /// this host to the unit. A limit that is larger than the export shows the export's size.
+    fn shows_limit(&self, bytes: u64, shown: &ShownSize) -> Result<bool, ExportError> {
+        let most = bytes.saturating_add(2 * shown.unit);
+        Ok(shown.size <= most && (shown.size >= bytes || bytes >= self.shown_total()?))
     }
 
     /// What the server shows of a volume's size; none if it has no directory.
@@ -509,9 +547,7 @@ impl Export {
 
     fn shown_size(&self, directory: impl AsFd) -> Result<ShownSize, ExportError> {
         let has = fstatvfs(directory).map_err(|errno| self.failed("ask for the size of", ".", errno))?;
-        let unit = has.fragment_size();
-        let used = has.blocks().saturating_sub(has.blocks_free());
-        Ok(ShownSize { size: has.blocks() * unit, used: used * unit, unit })
+        Ok(ShownSize::of(&has))
     }
 
     /// What the agent says of itself, if it was alive a moment ago.
@@ -570,13 +606,17 @@ impl Export {
     }
 
     fn take_ready(&self) -> Option<(ProjectId, u64)> {
-        self.limits().ready.pop()
+        let mut known = self.limits();
+        // What the kernel remembers of that folder is of the same time, and goes when the agent has changed it: to ask
+        // for the directory's name again would cost as much as to read them all.
+        known.listed.filter(|listed| listed.elapsed() < LISTING_KEPT)?;
+        known.ready.pop()
     }
 
     /// Reads which directories are ready, in an order that other controllers do not have.
     fn list_ready(&self, folders: &QuotaFolders) -> Result<(), ExportError> {
         let failed = |errno| self.failed("list", format!("{QUOTA}/{READY}"), errno);
-        let open = beneath::open(&folders.ready, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty());
+        let open = beneath::open(&folders.ready_in_trees, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty());
         let mut entries = open.and_then(Dir::from_fd).map_err(failed)?;
         let mut ready = Vec::new();
         for entry in entries.iter() {
@@ -587,7 +627,8 @@ impl Export {
         }
         let turn = std::collections::hash_map::RandomState::new();
         ready.sort_by_cached_key(|(project, _)| std::hash::BuildHasher::hash_one(&turn, project));
-        self.limits().ready = ready;
+        let mut known = self.limits();
+        (known.ready, known.listed) = (ready, Some(Instant::now()));
         Ok(())
     }
 
@@ -610,6 +651,19 @@ impl Export {
 
     fn limits(&self) -> MutexGuard<'_, Known> {
         self.shared.limits.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A project's directory in `ready/`, and its inode number; none if it has none there.
+fn open_ready(folders: &QuotaFolders, project: ProjectId) -> nix::Result<Option<(OwnedFd, u64)>> {
+    let opened = beneath::open_dir(&folders.ready_in_trees, project.to_string()).and_then(|directory| {
+        let inode = fstat(&directory)?.st_ino;
+        Ok((directory, inode))
+    });
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::ENOENT | Errno::ESTALE) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }
 

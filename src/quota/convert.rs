@@ -117,7 +117,7 @@ pub fn convert(
             export.change_limit(project, key, limit)?;
             project
         }
-        None => export.limited(&export.claim_limit(key, limit, &policy)?)?.project,
+        None => export.limited(&export.claim_limit(key, limit, None, &policy)?)?.project,
     };
     let mut tagging = Tagging { disk, project, entries: 0, left: 0 };
     bottom_up::walk(&directory, &mut tagging).map_err(failed)?;

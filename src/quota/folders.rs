@@ -25,7 +25,7 @@ use super::error::QuotaError;
 use crate::beneath;
 use crate::reason::errno_of;
 use crate::volume::path::RESERVED;
-use crate::volume::quota_files::{AGENT, APPLIED, LIMITED, LONGEST, ProjectId, QUOTA, READY, REFUSED, WANTED};
+use crate::volume::quota_files::{AGENT, APPLIED, LONGEST, ProjectId, QUOTA, READY, REFUSED, WANTED};
 
 /// How many names of a folder are read at a time.
 pub const MOST: usize = 250_000;
@@ -41,8 +41,6 @@ pub enum Folder {
     Ready,
     /// What the driver wants.
     Wanted,
-    /// Directories whose limit is in force.
-    Limited,
     /// The limits that are in force.
     Applied,
     /// The reasons why others are not.
@@ -50,7 +48,7 @@ pub enum Folder {
 }
 
 impl Folder {
-    const ALL: [Self; 5] = [Self::Ready, Self::Wanted, Self::Limited, Self::Applied, Self::Refused];
+    const ALL: [Self; 4] = [Self::Ready, Self::Wanted, Self::Applied, Self::Refused];
 
     /// Its name.
     #[must_use]
@@ -58,7 +56,6 @@ impl Folder {
         match self {
             Self::Ready => READY,
             Self::Wanted => WANTED,
-            Self::Limited => LIMITED,
             Self::Applied => APPLIED,
             Self::Refused => REFUSED,
         }
@@ -96,7 +93,7 @@ pub struct Folders {
     path: PathBuf,
     export: OwnedFd,
     own: Flock<OwnedFd>,
-    open: [OwnedFd; 5],
+    open: [OwnedFd; 4],
     owner: (Uid, Gid),
 }
 
@@ -124,8 +121,8 @@ impl Folders {
         let open = |of: Folder| {
             folder(&own, of.name(), owner).map_err(|errno| failed(&format!("{QUOTA}/{}", of.name()))(errno))
         };
-        let [ready, wanted, limited, applied, refused] = Folder::ALL.map(open);
-        let open = [ready?, wanted?, limited?, applied?, refused?];
+        let [ready, wanted, applied, refused] = Folder::ALL.map(open);
+        let open = [ready?, wanted?, applied?, refused?];
         Ok(Self { path: path.into(), export, own, open, owner })
     }
 
@@ -168,11 +165,10 @@ impl Folders {
     }
 
     fn folder(&self, of: Folder) -> &OwnedFd {
-        let [ready, wanted, limited, applied, refused] = &self.open;
+        let [ready, wanted, applied, refused] = &self.open;
         match of {
             Folder::Ready => ready,
             Folder::Wanted => wanted,
-            Folder::Limited => limited,
             Folder::Applied => applied,
             Folder::Refused => refused,
         }
@@ -342,7 +338,7 @@ impl Folders {
         let directory = self.directory_named(Folder::Ready, NEW)?.ok_or(Errno::EAGAIN)?;
         fchown(&directory, Some(self.owner.0), Some(self.owner.1))?;
         let all = Mode::S_IRGRP | Mode::S_IXGRP | Mode::S_IROTH | Mode::S_IXOTH;
-        fchmodat(&directory, ".", Mode::S_IRWXU | all, FchmodatFlags::FollowSymlink)?;
+        Self::set_mode(&directory, (Mode::S_IRWXU | all).bits())?;
         Ok(directory)
     }
 
@@ -355,28 +351,20 @@ impl Folders {
         renameat2(folder, NEW, folder, id.to_string().as_str(), RenameFlags::RENAME_NOREPLACE)
     }
 
-    /// Moves a project's directory from `ready/` to `limited/`. What has its name there is moved aside.
+    /// Gives a project's directory in `ready/`, which is open for reading, its permissions.
     ///
     /// # Errors
-    /// What the kernel gives; ENOENT if there is none.
-    pub fn move_to_limited(&self, id: ProjectId) -> Result<()> {
-        let (from, to, name) = (self.folder(Folder::Ready), self.folder(Folder::Limited), id.to_string());
-        let rename = || renameat2(from, name.as_str(), to, name.as_str(), RenameFlags::RENAME_NOREPLACE);
-        match rename() {
-            Err(Errno::EEXIST) => {
-                move_aside(to, &name)?;
-                rename()
-            }
-            renamed => renamed,
-        }
+    /// What the kernel gives.
+    pub fn set_mode(directory: &OwnedFd, mode: u32) -> Result<()> {
+        fchmodat(directory, ".", Mode::from_bits_truncate(mode), FchmodatFlags::FollowSymlink)
     }
 
-    /// Removes a directory of `limited/` if it is empty; none is success.
+    /// Removes a directory of `ready/` if it is empty; none is success.
     ///
     /// # Errors
     /// What the kernel gives; ENOTEMPTY or EEXIST if it is not.
-    pub fn remove_limited(&self, id: ProjectId) -> Result<()> {
-        match unlinkat(self.folder(Folder::Limited), id.to_string().as_str(), UnlinkatFlags::RemoveDir) {
+    pub fn remove_directory(&self, id: ProjectId) -> Result<()> {
+        match unlinkat(self.folder(Folder::Ready), id.to_string().as_str(), UnlinkatFlags::RemoveDir) {
             Err(Errno::ENOENT) => Ok(()),
             removed => removed,
         }

@@ -21,7 +21,7 @@ use crate::beneath;
 use crate::reason::errno_of;
 use crate::volume::path::RESERVED;
 use crate::volume::quota_files::{
-    AGENT, APPLIED, Agent, LIMITED, ProjectId, QUOTA, READY, REFUSED, Refused, SILENT_AFTER, USAGE, WANTED, Wanted,
+    AGENT, APPLIED, Agent, ProjectId, QUOTA, READY, REFUSED, Refused, SILENT_AFTER, USAGE, WANTED, Wanted,
     parse_usage_line,
 };
 use crate::volume::record_key::RecordKey;
@@ -134,7 +134,7 @@ pub fn read(path: &Path) -> Result<Overview, OverviewError> {
         folder => folder.map_err(|errno| failed(QUOTA, errno))?,
     };
     let ids = |name: &str| ids(&own, name).map_err(|errno| failed(name, errno));
-    let (wanted, applied, refused, limited) = (ids(WANTED)?, ids(APPLIED)?, ids(REFUSED)?, ids(LIMITED)?);
+    let (wanted, applied, refused, ready) = (ids(WANTED)?, ids(APPLIED)?, ids(REFUSED)?, ids(READY)?);
     let usage = text(&own, USAGE).unwrap_or_default();
     let usage: BTreeMap<ProjectId, (u64, u64)> =
         usage.lines().filter_map(parse_usage_line).map(|(id, bytes, inodes)| (id, (bytes, inodes))).collect();
@@ -153,7 +153,7 @@ pub fn read(path: &Path) -> Result<Overview, OverviewError> {
                 (_, _, Some(refused)) => State::Refused(refused.reason),
                 (_, Some(_), _) if quota.is_some_and(|quota| !is_limited(quota.limit)) => State::NotInForce,
                 (Some(wanted), Some(applied), _) if wanted.generation == applied.generation => {
-                    if limited.contains(&id) { State::Unclaimed } else { State::InForce }
+                    if ready.contains(&id) { State::Unclaimed } else { State::InForce }
                 }
                 (None, Some(_), _) => State::InForce,
                 _ => State::Waiting,
@@ -181,7 +181,7 @@ pub fn read(path: &Path) -> Result<Overview, OverviewError> {
     };
     let all: BTreeSet<ProjectId> = wanted.iter().chain(&applied).chain(&refused).copied().collect();
     let volumes = all.into_iter().map(volume).collect();
-    let ready = self::ids(&own, READY).map_err(|errno| failed(READY, errno))?.len();
+    let ready = ready.difference(&applied).count();
     Ok(Overview { export, agent, alive, ready, volumes })
 }
 

@@ -41,6 +41,7 @@ pub fn parse(text: &str) -> Result<Wanted, (u64, String)> {
         Wanted { bytes, inodes, .. } if *bytes.max(inodes) > LARGEST => {
             refused(format!("it wants more than {LARGEST} bytes or files"))
         }
+        Wanted { mode: Some(mode), .. } if mode & !0o7777 != 0 => refused("it wants a mode that is none".into()),
         _ => Ok(wanted),
     }
 }
@@ -80,7 +81,7 @@ mod tests {
 
     fn wanted(generation: u64, bytes: u64, inodes: u64, volume: &str) -> Wanted {
         let (volume, claim) = (RecordKey::of(volume), "claim".into());
-        Wanted { format: FORMAT, generation, bytes, inodes, volume, claim }
+        Wanted { format: FORMAT, generation, bytes, inodes, mode: None, volume, claim }
     }
 
     #[test]
@@ -106,6 +107,7 @@ mod tests {
             (text(&wanted(5, 0, 1, "a")), 5, "0 bytes"),
             (text(&wanted(5, LARGEST + 1, 1, "a")), 5, "more than"),
             (text(&wanted(5, 1, u64::MAX, "a")), 5, "more than"),
+            (text(&Wanted { mode: Some(0o10777), ..wanted(5, 1, 1, "a") }), 5, "mode"),
             (String::new(), 0, "text"),
             ("../../../etc/passwd".into(), 0, "text"),
             ("[1]".into(), 0, "text"),

@@ -5,7 +5,6 @@
 //!   agent.json           the agent's state; its time of change says when the agent was last alive
 //!   ready/<id>/          an empty directory of project <id>, 0755, with a limit that leaves no room for files
 //!   wanted/<id>          a symbolic link made by the driver, whose text is a [`Wanted`]: the limit of project <id>
-//!   limited/<id>/        the directory from ready/, once the limit that was first wanted is in force
 //!   applied/<id>         a symbolic link made by the agent, whose text is an [`Applied`]: the limit that is in force
 //!   refused/<id>         a symbolic link made by the agent, whose text is a [`Refused`]: why a wish is not granted
 //!   usage                what each project uses ([`usage_line`])
@@ -14,22 +13,20 @@
 //! Links, because one call to the server makes one with its text, and fails where the name is taken: so an id is
 //! claimed by making `wanted/<id>`, and nobody ever reads half a text. Their texts lead nowhere, and nobody follows them.
 //!
-//! A volume's life: the driver links `wanted/<id>` for an id that has a directory in `ready/`; the agent sets the limit,
-//! links `applied/<id>`, and moves the directory to `limited/`; the driver moves it from there to where it fills it.
-//! A new limit is a `wanted/<id>` of a higher generation, renamed over the old one; it is in force when `applied/<id>` has
-//! that generation. Nobody gives an id back: when nothing is charged to a project any more, the agent removes its limit
-//! and all of its files, and uses the id again. A directory that nobody moved out of `limited/` for
-//! [`UNCLAIMED_AFTER`] is removed.
+//! A volume's life: the driver links `wanted/<id>` for an id that has a directory in `ready/`. The agent gives the
+//! directory its mode, links `applied/<id>`, and sets the limit in the kernel, in this order: so when the server shows the
+//! limit as the directory's size, all of it is done. The driver asks for that (statfs), and moves the directory to where it
+//! is filled. It does not move it before, and the agent changes nothing in `ready/` for a claim: so what the driver's
+//! kernel knows of that folder stays true. A new limit is a `wanted/<id>` of a higher generation; it is in force when
+//! `applied/<id>` has that generation. Nobody gives an id back: when nothing is charged to a project any more, the agent
+//! removes its limit and all of its files, and uses the id again. A directory with its limit that nobody moved out of
+//! `ready/` for [`UNCLAIMED_AFTER`] is removed.
 //!
 //! What a driver can meet, beside the answers:
 //! - `wanted/<id>` and `applied/<id>` are gone: nothing was charged to the project any more (its directory was removed), or
 //!   nobody took it. The driver claims another one.
 //! - `refused/<id>` with the generation that it asked for, or with 0: its wish will not be granted. For a claim, it takes
 //!   another id. The reason goes when a wish for the id is granted.
-//! - a directory in `limited/` while `applied/<id>` is not there: it is not the agent's. The agent links `applied/<id>`
-//!   first.
-//! - ESTALE where it moves a directory from `limited/` that its kernel has seen in `ready/`: the name must be looked up
-//!   first, as `beneath::rename` does.
 //! - `ready/` is empty: the agent makes new directories when it has set the limits that were asked for; the driver looks
 //!   again.
 
@@ -51,8 +48,6 @@ pub const READY: &str = "ready";
 /// See the module.
 pub const WANTED: &str = "wanted";
 /// See the module.
-pub const LIMITED: &str = "limited";
-/// See the module.
 pub const APPLIED: &str = "applied";
 /// See the module.
 pub const REFUSED: &str = "refused";
@@ -63,10 +58,13 @@ pub const FORMAT: u32 = 1;
 pub const BEAT: Duration = Duration::from_secs(5);
 /// An agent that has written nothing for so long is silent.
 pub const SILENT_AFTER: Duration = Duration::from_secs(20);
-/// A directory in `limited/` that nobody takes for so long is removed.
+/// A directory with its limit that nobody moves out of `ready/` for so long is removed.
 pub const UNCLAIMED_AFTER: Duration = Duration::from_mins(10);
 /// No limit is larger, in bytes or in files: file systems count in 63 bits, and round up. One of so many bytes is none.
 pub const LARGEST: u64 = 1 << 60;
+/// The limit of a directory in `ready/` that nobody has claimed, in bytes; it has one of a single file too, which is the
+/// directory itself, so nothing can be made in it. Its one block may be as large as file systems have them.
+pub const CLOSED_BYTES: u64 = 64 << 10;
 /// The longest text of a link, in bytes: XFS has no longer ones.
 pub const LONGEST: usize = 1023;
 
@@ -133,6 +131,9 @@ pub struct Wanted {
     pub bytes: u64,
     /// The limit in files and directories; 0: none.
     pub inodes: u64,
+    /// The permissions that the directory gets with its first limit, at most 0o7777; none: those that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
     /// The volume's key ([`RecordKey`]).
     pub volume: RecordKey,
     /// Which attempt claimed it: a text that no other claim has.

@@ -3,6 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
+use nfs_csi::volume::quota_files::ProjectId;
+
 use crate::floor::Operations;
 use crate::kit::driver::Driver;
 use crate::kit::http::{free_address, get};
@@ -18,6 +20,8 @@ const COUNT: usize = 100;
 const ROUNDS: usize = 3;
 /// How many projects the agent has for its own figures.
 const PROJECTS: usize = 10_000;
+/// The limit of each, in bytes.
+const LIMIT: u64 = 1 << 20;
 /// Ticks of a processor's time in a second.
 const TICKS: f64 = 100.0;
 
@@ -43,7 +47,7 @@ async fn created(report: &mut Report) {
         let mut figures = [(0.0, 0.0); 2];
         for round in 0..ROUNDS {
             for (at, (name, class)) in classes.iter().enumerate() {
-                wait_for("directories to be ready", DEADLINE, || (export.projects("ready").len() >= 200).then_some(()));
+                wait_for("directories to be ready", DEADLINE, || (export.ready().len() >= 200).then_some(()));
                 settle(&folder).await;
                 let before = Operations::so_far(folder.path());
                 let name = format!("{name}-{round}");
@@ -69,23 +73,28 @@ fn agent_at_rest(report: &mut Report) {
     let address = free_address();
     let agent = Agent::start(&export, &["--ready=256", &format!("--metrics-address={address}")]);
     let on_disk = |path: &str| export.on_disk(".nfs-csi/quota").join(path);
+    let take = |id: ProjectId| {
+        let to = export.on_disk(&format!("volume-{id}"));
+        export.kernel(id).limit.bytes == LIMIT && std::fs::rename(on_disk(&format!("ready/{id}")), to).is_ok()
+    };
+    let mut claimed = Vec::new();
     let mut made = 0;
-    while made < PROJECTS {
+    while made + claimed.len() < PROJECTS {
         for id in export.projects("ready") {
-            let text = serde_json::to_string(&wanted(&format!("pvc-{made}"), 1, 1 << 20, 0)).unwrap();
+            let text = serde_json::to_string(&wanted(&format!("pvc-{id}"), 1, LIMIT, 0)).unwrap();
             if symlink(text, on_disk(&format!("wanted/{id}"))).is_ok() {
-                made += 1;
+                claimed.push(id);
             }
         }
-        for id in export.projects("limited") {
-            let _ = std::fs::rename(on_disk(&format!("limited/{id}")), export.on_disk(&format!("volume-{id}")));
-        }
+        let waiting = claimed.len();
+        claimed.retain(|id| !take(*id));
+        made += waiting - claimed.len();
         std::thread::sleep(Duration::from_millis(2));
     }
-    wait_for("all limits to be in force", DEADLINE, || (export.projects("applied").len() >= PROJECTS).then_some(()));
-    for id in export.projects("limited") {
-        std::fs::rename(on_disk(&format!("limited/{id}")), export.on_disk(&format!("volume-{id}"))).unwrap();
-    }
+    wait_for("all limits to be in force", DEADLINE, || {
+        claimed.retain(|id| !take(*id));
+        claimed.is_empty().then_some(())
+    });
     // All that is due from time to time is in such a time.
     let rest = Duration::from_secs(70);
     std::thread::sleep(rest);

@@ -84,6 +84,18 @@ impl Export {
         names.iter().filter_map(|name| ProjectId::parse(name)).collect()
     }
 
+    /// The projects whose directory can be claimed.
+    pub fn ready(&self) -> Vec<ProjectId> {
+        let limited = self.projects("applied");
+        self.projects("ready").into_iter().filter(|id| !limited.contains(id)).collect()
+    }
+
+    /// The projects whose directory has its limit, and that no driver has taken.
+    pub fn unclaimed(&self) -> Vec<ProjectId> {
+        let limited = self.projects("applied");
+        self.projects("ready").into_iter().filter(|id| limited.contains(id)).collect()
+    }
+
     /// What the kernel knows of a project.
     pub fn kernel(&self, id: ProjectId) -> Quota {
         self.disk.quota(id).expect("the kernel's quotas")
@@ -141,11 +153,11 @@ impl Export {
         })
     }
 
-    /// Moves a project's directory from `limited/` to its place, if it is there.
-    pub fn try_take(&self, id: ProjectId, name: &str) -> bool {
-        let limited = self.quota_path(&format!("limited/{id}"));
-        // This client has the directory in ready/ still, and a rename alone does not take note of its new name (ESTALE).
-        std::fs::symlink_metadata(&limited).is_ok() && std::fs::rename(limited, self.over_nfs(name)).is_ok()
+    /// Moves a project's directory from `ready/` to its place, if the server shows that it has this limit.
+    pub fn try_take(&self, id: ProjectId, bytes: u64, name: &str) -> bool {
+        let directory = self.quota_path(&format!("ready/{id}"));
+        let shown = nix::sys::statvfs::statvfs(&directory).map(|shown| shown.blocks() * shown.fragment_size());
+        shown.is_ok_and(|shown| shown >= bytes) && std::fs::rename(directory, self.over_nfs(name)).is_ok()
     }
 
     /// Claims a directory and takes it to its place; gives its id.
@@ -154,7 +166,7 @@ impl Export {
         wait_for("the limit to be in force", DEADLINE, || {
             assert!(self.refused(id).is_none(), "{:?}", self.refused(id));
             let is_applied = self.applied(id).is_some_and(|applied| applied.generation >= wanted.generation);
-            (is_applied && self.try_take(id, name)).then_some(())
+            (is_applied && self.try_take(id, wanted.bytes, name)).then_some(())
         });
         id
     }
@@ -172,7 +184,7 @@ fn text<T: serde::de::DeserializeOwned>(link: &Path) -> Option<T> {
 
 pub fn wanted(volume: &str, generation: u64, bytes: u64, inodes: u64) -> Wanted {
     let (volume, claim) = (RecordKey::of(volume), format!("claim of {volume}"));
-    Wanted { format: FORMAT, generation, bytes, inodes, volume, claim }
+    Wanted { format: FORMAT, generation, bytes, inodes, mode: None, volume, claim }
 }
 
 /// Writes so many bytes to a new file as a user, to the server's disk; gives whether there was space, and what was said.
@@ -194,7 +206,7 @@ impl Agent {
     /// Starts the agent for an export, and waits until all its directories are there.
     pub fn start(export: &Export, flags: &[&str]) -> Self {
         let agent = Self::spawn(export, flags);
-        wait_for("the directories to be ready", DEADLINE, || (export.projects("ready").len() >= READY).then_some(()));
+        wait_for("the directories to be ready", DEADLINE, || (export.ready().len() >= READY).then_some(()));
         agent
     }
 

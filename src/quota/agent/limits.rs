@@ -2,10 +2,10 @@
 
 use crate::quota::quotactl::Limit;
 use crate::quota::wish::Granted;
+use crate::volume::quota_files::CLOSED_BYTES;
 
-/// The limit of a directory in `ready/`: its own inode fills it, so nothing can be made in it. Its one block may be as
-/// large as file systems have them.
-pub(super) const CLOSED: Limit = Limit { bytes: 64 << 10, inodes: 1 };
+/// The limit of a directory in `ready/`.
+pub(super) const CLOSED: Limit = Limit { bytes: CLOSED_BYTES, inodes: 1 };
 /// No limit.
 pub(super) const NONE: Limit = Limit { bytes: 0, inodes: 0 };
 

@@ -156,8 +156,8 @@ impl<K: Kernel> Agent<K> {
                 self.answer(export, id, now)?;
             }
             let Some(site) = self.sites.get_mut(export) else { continue };
-            let scanned = complete_moves(site)
-                .and_then(|()| scan::reclaim(site, now))
+            site.is_filling = true;
+            let scanned = scan::reclaim(site, now)
                 .and_then(|()| scan::count_ready(site))
                 .and_then(|()| match look {
                     Look::Thorough => scan::forget_refused(&self.kernel, site, now),
@@ -198,14 +198,16 @@ impl<K: Kernel> Agent<K> {
         Ok(())
     }
 
-    /// Makes directories in `ready/`, at most so many. Gives whether some are still missing and can be made.
+    /// Makes directories in `ready/`, at most so many: up to the number that there are to be, if half of them are gone or
+    /// since the last scan. So not each claim changes that folder, of which drivers would have to read the state again.
+    /// Gives whether some are still missing and can be made.
     ///
     /// # Errors
     /// Where the file system fails.
     pub fn refill(&mut self, most: usize, now: Instant) -> std::result::Result<bool, QuotaError> {
         let mut left = most;
         for export in 0..self.sites.len() {
-            while self.sites.get(export).is_some_and(|site| site.ready < self.rules.ready) {
+            while self.sites.get_mut(export).is_some_and(|site| site.lacks_ready(self.rules.ready)) {
                 if left == 0 {
                     return Ok(true);
                 }
@@ -276,9 +278,4 @@ fn log(export: &Path, errno: Errno) {
 
 fn failed(site: &Site, errno: Errno) -> QuotaError {
     QuotaError::Io { path: site.folders.path().into(), errno }
-}
-
-fn complete_moves(site: &mut Site) -> Result<()> {
-    let unmoved: Vec<ProjectId> = site.limited().filter(|(_, limited)| !limited.moved).map(|(id, _)| id).collect();
-    unmoved.into_iter().try_for_each(|id| wanted::complete_move(site, id))
 }

@@ -18,7 +18,7 @@ use crate::volume::quota_files::ProjectId;
 /// # Errors
 /// What the kernel gives.
 pub(super) fn make(kernel: &impl Kernel, site: &mut Site, id: ProjectId) -> Result<bool> {
-    for folder in [Folder::Wanted, Folder::Applied, Folder::Ready, Folder::Limited] {
+    for folder in [Folder::Wanted, Folder::Applied, Folder::Ready] {
         if site.folders.has(folder, id)? {
             return Ok(false);
         }

@@ -63,12 +63,8 @@ pub(super) fn adopt(
             tracing::warn!(export, project = %id, "what is in ready/ was not made by an agent, and is left alone");
             continue;
         }
-        match site.projects.get_mut(&id) {
-            Some(Project::Limited(limited)) => limited.moved = false,
-            None if range.contains(id) && !is_elsewhere(id) => {
-                site.projects.insert(id, Project::Ready);
-            }
-            _ => {}
+        if !site.has(id) && range.contains(id) && !is_elsewhere(id) {
+            site.projects.insert(id, Project::Ready);
         }
     }
     for id in ids(site, Folder::Refused)?.into_iter().filter(|id| range.contains(*id)).take(MOST_REFUSED) {
@@ -121,13 +117,13 @@ pub(super) fn count_ready(site: &mut Site) -> Result<()> {
     Ok(())
 }
 
-/// Removes the directories in `limited/` that no driver took for [`UNCLAIMED_AFTER`].
+/// Removes the directories with a limit in `ready/` that no driver took for [`UNCLAIMED_AFTER`].
 ///
 /// # Errors
 /// What the kernel gives.
 pub(super) fn reclaim(site: &mut Site, now: Instant) -> Result<()> {
     let mut present = Vec::new();
-    site.folders.names(Folder::Limited, |id, _| present.push(id))?;
+    site.folders.names(Folder::Ready, |id, _| present.push(id))?;
     present.sort_unstable();
     let Site { folders, projects, .. } = site;
     let export = folders.path().display().to_string();
@@ -140,7 +136,7 @@ pub(super) fn reclaim(site: &mut Site, now: Instant) -> Result<()> {
         if now.duration_since(*limited.unclaimed_since.get_or_insert(now)) < UNCLAIMED_AFTER {
             continue;
         }
-        match folders.remove_limited(*id) {
+        match folders.remove_directory(*id) {
             Ok(()) => tracing::info!(export, project = %id, "a directory that no driver took was removed"),
             Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
                 tracing::warn!(export, project = %id, "a directory that no driver took is not empty, and is left alone");

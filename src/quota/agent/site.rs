@@ -16,8 +16,10 @@ pub(super) struct Site {
     pub(super) projects: BTreeMap<ProjectId, Project>,
     /// The wishes that were refused, and when.
     pub(super) refusals: BTreeMap<ProjectId, Refusal>,
-    /// How many directories are in `ready/`.
+    /// How many directories in `ready/` can be claimed.
     pub(super) ready: u64,
+    /// Whether more of them are being made.
+    pub(super) is_filling: bool,
     /// How many wishes were refused since the start.
     pub(super) refused: u64,
 }
@@ -25,7 +27,7 @@ pub(super) struct Site {
 /// A project that was given out.
 #[derive(Debug)]
 pub(super) enum Project {
-    /// Its directory is in `ready/`, with a limit that leaves no space for files.
+    /// Its directory is in `ready/`, with a limit that leaves no space for files, and can be claimed.
     Ready,
     /// It has the limit that was wanted.
     Limited(Limited),
@@ -38,9 +40,7 @@ pub(super) struct Limited {
     pub(super) granted: Granted,
     /// The link that asked for it; none where an earlier process read it.
     pub(super) answered: Option<Version>,
-    /// Whether its directory has left `ready/`.
-    pub(super) moved: bool,
-    /// Since when its directory is in `limited/`, as this process saw it.
+    /// Since when its directory is in `ready/` with that limit, as this process saw it.
     pub(super) unclaimed_since: Option<Instant>,
 }
 
@@ -57,7 +57,13 @@ impl Site {
     /// An export of which nothing is known yet.
     #[must_use]
     pub(super) fn new(folders: Folders) -> Self {
-        Self { folders, projects: BTreeMap::new(), refusals: BTreeMap::new(), ready: 0, refused: 0 }
+        Self { folders, projects: BTreeMap::new(), refusals: BTreeMap::new(), ready: 0, is_filling: true, refused: 0 }
+    }
+
+    /// Whether directories are to be made in `ready/`, where there are to be so many.
+    pub(super) fn lacks_ready(&mut self, wanted: u64) -> bool {
+        self.is_filling = self.ready < wanted && (self.is_filling || self.ready <= wanted / 2);
+        self.is_filling
     }
 
     /// Whether a project was given out here.
@@ -91,6 +97,6 @@ impl Project {
     /// A project whose limit an agent before this one set.
     #[must_use]
     pub(super) fn adopted(granted: Granted) -> Self {
-        Self::Limited(Limited { granted, answered: None, moved: true, unclaimed_since: None })
+        Self::Limited(Limited { granted, answered: None, unclaimed_since: None })
     }
 }

@@ -159,6 +159,22 @@ impl World {
         names
     }
 
+    /// The projects whose directory is in `ready/`, and whether they have a limit.
+    fn ready(&self) -> impl Iterator<Item = (ProjectId, bool)> {
+        let ids: Vec<_> = self.names("ready").iter().filter_map(|name| ProjectId::parse(name)).collect();
+        ids.into_iter().map(|id| (id, self.text("applied", id).is_some()))
+    }
+
+    /// Those that can be claimed.
+    fn free(&self) -> Vec<ProjectId> {
+        self.ready().filter(|(_, is_limited)| !is_limited).map(|(id, _)| id).collect()
+    }
+
+    /// Those that no driver has taken yet.
+    fn unclaimed(&self) -> Vec<ProjectId> {
+        self.ready().filter(|(_, is_limited)| *is_limited).map(|(id, _)| id).collect()
+    }
+
     fn want(&self, id: ProjectId, wanted: &Wanted) {
         let (new, name) = (self.path("new"), self.path("wanted").join(id.to_string()));
         symlink(serde_json::to_string(wanted).unwrap(), &new).unwrap();
@@ -189,6 +205,7 @@ fn wanted(volume: &str, generation: u64, bytes: u64) -> Wanted {
         generation,
         bytes,
         inodes: 0,
+        mode: None,
         volume: RecordKey::of(volume),
         claim: format!("claim of {volume}"),
     }
@@ -204,14 +221,15 @@ fn a_directory_is_closed_until_its_limit_is_in_force() {
     let wish = wanted("a", 1, 10_000);
     world.want(id(100), &wish);
     agent.answer(0, id(100), world.now).unwrap();
-    assert_eq!(*world.fake.calls.borrow(), ["limit 100 12288 0", "mark 100"]);
-    assert_eq!(
-        (world.names("ready"), world.names("limited")),
-        (vec!["101".into(), "102".into(), "103".into()], vec!["100".into()])
-    );
+    assert_eq!(*world.fake.calls.borrow(), ["mark 100", "limit 100 12288 0"]);
+    assert_eq!((world.free(), world.unclaimed()), (vec![id(101), id(102), id(103)], vec![id(100)]));
     assert_eq!(world.applied(id(100)), Some(wish));
+    // Not for each claim.
     assert!(!agent.refill(100, world.now).unwrap());
-    assert_eq!(world.names("ready"), ["101", "102", "103", "104"]);
+    assert_eq!(world.free(), [id(101), id(102), id(103)]);
+    agent.scan(Look::Quick, world.now).unwrap();
+    assert!(!agent.refill(100, world.now).unwrap());
+    assert_eq!(world.free(), [101, 102, 103, 104].map(id));
     let figures: Vec<_> = agent.figures().collect();
     assert_eq!(figures, [Figures { ready: 4, volumes: 1, promised_bytes: 10_000, refused: 0 }]);
 }
@@ -278,7 +296,7 @@ fn an_id_is_used_again_only_when_nothing_is_charged_to_it() {
     world.want(id(100), &wanted("a", 1, 4096));
     agent.answer(0, id(100), world.now).unwrap();
     let volume = world.export("a/pvc-a");
-    std::fs::rename(world.path("limited/100"), &volume).unwrap();
+    std::fs::rename(world.path("ready/100"), &volume).unwrap();
     world.fake.charged.borrow_mut().insert(id(100), 1);
     std::fs::remove_dir(volume).unwrap();
     agent.survey(world.now).unwrap();
@@ -288,7 +306,7 @@ fn an_id_is_used_again_only_when_nothing_is_charged_to_it() {
     world.fake.charged.borrow_mut().clear();
     agent.survey(world.now).unwrap();
     assert_eq!(world.fake.limit(id(100)), Limit::default());
-    assert!(["wanted", "applied", "refused", "limited"].iter().all(|folder| world.names(folder).is_empty()));
+    assert!(["wanted", "applied", "refused"].iter().all(|folder| world.names(folder).is_empty()));
     assert_eq!(std::fs::read_to_string(world.path("usage")).unwrap(), "");
 }
 
@@ -311,12 +329,12 @@ fn a_directory_that_no_driver_takes_is_removed_unless_it_holds_something() {
         world.want(project, &wanted("a", 1, 4096));
         agent.answer(0, project, world.now).unwrap();
     }
-    std::fs::write(world.path("limited/101/file"), "").unwrap();
+    std::fs::write(world.path("ready/101/file"), "").unwrap();
     agent.scan(Look::Quick, world.now).unwrap();
     agent.scan(Look::Quick, world.now + UNCLAIMED_AFTER / 2).unwrap();
-    assert_eq!(world.names("limited"), ["100", "101"]);
+    assert_eq!(world.unclaimed(), [id(100), id(101)]);
     agent.scan(Look::Quick, world.now + UNCLAIMED_AFTER).unwrap();
-    assert_eq!(world.names("limited"), ["101"]);
+    assert_eq!(world.unclaimed(), [id(101)]);
     agent.survey(world.now).unwrap();
     assert_eq!((world.names("wanted"), world.names("applied")), (vec!["101".into()], vec!["101".into()]));
 }
@@ -363,7 +381,7 @@ fn a_directory_in_ready_that_is_not_as_it_was_made_is_not_given_out() {
         assert!(world.refused(project).is_some(), "{project}");
         assert_eq!(world.fake.limit(project), CLOSED, "{project}");
     }
-    assert!(world.names("limited").is_empty() && world.names("applied").is_empty());
+    assert!(world.names("applied").is_empty());
 }
 
 #[test]
@@ -405,9 +423,8 @@ fn whatever_is_in_the_agent_s_folders_it_goes_on() {
     }
     assert!(world.path("usage").is_file());
     agent.folders().next().unwrap().write(AGENT, b"{}").unwrap();
-    // Another client puts directories where the agent moves its own.
+    // Another client puts directories where the agent puts its links.
     for number in 104..=110 {
-        made(&format!("limited/{number}/full"));
         made(&format!("applied/{number}/full"));
     }
     std::fs::remove_dir_all(world.path("wanted/102")).unwrap();
@@ -415,7 +432,7 @@ fn whatever_is_in_the_agent_s_folders_it_goes_on() {
         std::fs::remove_file(world.path("wanted").join(name)).unwrap();
     }
     assert!(!agent.refill(100, world.now).unwrap());
-    let project: ProjectId = world.names("ready").iter().find_map(|name| ProjectId::parse(name)).unwrap();
+    let project = world.free()[0];
     world.want(project, &wanted("a", 1, 4096));
     // Its inode may have the number of what was refused before.
     agent.scan(Look::Thorough, world.now).unwrap();
@@ -485,7 +502,7 @@ fn a_wish_that_was_refused_leaves_its_number_to_others_after_a_while() {
     assert_eq!((world.names("wanted"), world.names("refused")), (vec!["151".into()], vec!["151".into()]));
     world.want(id(100), &wanted("a", 1, 4096));
     agent.answer(0, id(100), world.now).unwrap();
-    assert_eq!(world.names("limited"), ["100"]);
+    assert_eq!(world.unclaimed(), [id(100)]);
 }
 
 #[test]
@@ -515,11 +532,11 @@ fn an_agent_that_ends_at_any_step_is_completed_by_the_next() {
                 world.want(id(100), &wanted("a", 1, 8192));
                 agent.answer(0, id(100), world.now).unwrap();
             }
-            if world.path("limited/100").exists() {
-                assert_eq!(world.fake.limit(id(100)).bytes, 8192, "after {left} steps");
+            // As a driver does, which asks for the limit that the server shows.
+            if world.path("ready/100").exists() && world.fake.limit(id(100)).bytes == 8192 {
                 world.want(id(100), &wanted("a", 2, 16384));
                 agent.answer(0, id(100), world.now).unwrap();
-                std::fs::remove_dir(world.path("limited/100")).unwrap();
+                std::fs::remove_dir(world.path("ready/100")).unwrap();
                 agent.survey(world.now).unwrap();
             }
         };
@@ -538,12 +555,8 @@ fn an_agent_that_ends_at_any_step_is_completed_by_the_next() {
                 None if quota.inodes == 1 => assert_eq!(limit, CLOSED, "{number} after {left} steps"),
                 None => assert_eq!(limit, Limit::default(), "{number} after {left} steps"),
             }
-            assert_eq!(
-                world.path(&format!("limited/{number}")).exists(),
-                limit.bytes > CLOSED.bytes || limit.bytes == 8192
-            );
         }
-        assert_eq!(world.names("ready").len(), 4, "after {left} steps");
+        assert_eq!(world.free().len(), 4, "after {left} steps");
         if !is_dead {
             return;
         }

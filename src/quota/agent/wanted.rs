@@ -1,7 +1,9 @@
 //! What is wanted, granted or refused.
 //!
-//! A limit is set in the kernel first, then `applied/<id>` says so, then the directory leaves `ready/`: whatever is missing
-//! after a crash is done by the next look at the same wish.
+//! A directory's first limit is written down in `applied/<id>` and then set in the kernel, for when the kernel shows it the
+//! driver takes the directory away, and after a crash that file alone tells whose project it is. A later limit is set
+//! first, and then written down, which tells the driver. Whatever is missing after a crash is done by the next look at the
+//! same wish.
 
 use std::time::Instant;
 
@@ -10,7 +12,7 @@ use nix::errno::Errno;
 
 use super::limits::in_kernel;
 use super::site::{Limited, Project, Refusal, Site};
-use crate::quota::folders::{Folder, Link, Version};
+use crate::quota::folders::{Folder, Folders, Link, Version};
 use crate::quota::quotactl::Kernel;
 use crate::quota::wish::{Change, Granted, change, parse};
 use crate::volume::quota_files::{FORMAT, ProjectId, Refused, Wanted};
@@ -32,7 +34,7 @@ pub(super) fn answer(kernel: &impl Kernel, block: u64, site: &mut Site, id: Proj
         return Ok(());
     }
     let decided = match text.map_err(|reason| (0, reason.to_owned())).and_then(|text| parse(&text)) {
-        Ok(wanted) => decide(kernel, site, id, &wanted)?.map(|change| (wanted, change)),
+        Ok(wanted) => decide(kernel, block, site, id, &wanted)?.map(|change| (wanted, change)),
         Err(refused) => Err(refused),
     };
     match decided {
@@ -50,6 +52,7 @@ pub(super) fn answer(kernel: &impl Kernel, block: u64, site: &mut Site, id: Proj
 /// Whether a wish is to be granted; not where it is in force already.
 fn decide(
     kernel: &impl Kernel,
+    block: u64,
     site: &Site,
     id: ProjectId,
     wanted: &Wanted,
@@ -58,7 +61,8 @@ fn decide(
     match site.projects.get(&id) {
         None => refused("the project is not one of this agent: it has no directory in ready/, and no limit".into()),
         Some(Project::Limited(limited)) => match change(&limited.granted, wanted) {
-            Change::None => Ok(Ok(false)),
+            // It may have been written down only, by an agent that ended then.
+            Change::None => Ok(Ok(kernel.quota(id)?.limit != in_kernel(&limited.granted, block))),
             Change::Set => Ok(Ok(true)),
             Change::Refuse(reason) => refused(reason),
         },
@@ -92,45 +96,38 @@ fn grant(
     now: Instant,
 ) -> Result<()> {
     let granted = Granted::from(wanted);
+    let text = serde_json::to_string(wanted).map_err(|_| Errno::EINVAL)?;
+    let tell = |site: &Site| site.folders.put_link(Folder::Applied, id, &text, |link| kernel.mark(link, id));
+    let is_first = matches!(site.projects.get(&id), Some(Project::Ready));
+    if is_first {
+        // The driver may take the directory as soon as its limit is in force: nothing is left to do then.
+        if let (Some(mode), Some(directory)) = (wanted.mode, site.folders.directory(Folder::Ready, id)?)
+            && kernel.marked(&directory)? == Some(id)
+        {
+            Folders::set_mode(&directory, mode)?;
+        }
+        tell(site)?;
+    }
     match kernel.set_limit(id, in_kernel(&granted, block)) {
         Err(Errno::ERANGE | Errno::EINVAL) => {
+            if is_first {
+                site.folders.remove(Folder::Applied, id)?;
+            }
             let reason = "the file system cannot count so far";
             return refuse(site, id, version, wanted.generation, reason, now);
         }
         set => set?,
     }
-    let text = serde_json::to_string(wanted).map_err(|_| Errno::EINVAL)?;
-    site.folders.put_link(Folder::Applied, id, &text, |link| kernel.mark(link, id))?;
-    let moved = match site.projects.get(&id) {
-        Some(Project::Limited(limited)) => limited.moved,
-        _ => false,
-    };
+    if !is_first {
+        tell(site)?;
+    }
     let Wanted { generation, bytes, inodes, volume, .. } = wanted;
     let export = site.folders.path().display();
     tracing::info!(%export, project = %id, %volume, generation, bytes, inodes, "limit set");
-    let limited = Limited { granted, answered: Some(version), moved, unclaimed_since: None };
+    let limited = Limited { granted, answered: Some(version), unclaimed_since: None };
     site.projects.insert(id, Project::Limited(limited));
-    if !moved {
-        complete_move(site, id)?;
-    }
+    site.ready = site.ready.saturating_sub(u64::from(is_first));
     withdraw_refusal(site, id)
-}
-
-/// Moves the directory of a project whose limit is in force to `limited/`.
-///
-/// # Errors
-/// What the kernel gives.
-pub(super) fn complete_move(site: &mut Site, id: ProjectId) -> Result<()> {
-    match site.folders.move_to_limited(id) {
-        // It was removed, or moved by another hand.
-        Ok(()) => site.ready = site.ready.saturating_sub(1),
-        Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    if let Some(Project::Limited(limited)) = site.projects.get_mut(&id) {
-        limited.moved = true;
-    }
-    Ok(())
 }
 
 fn refuse(site: &mut Site, id: ProjectId, version: Version, generation: u64, reason: &str, now: Instant) -> Result<()> {

@@ -59,7 +59,7 @@ fn a_volume_has_the_size_and_the_files_that_were_wanted_and_no_more() {
 fn a_directory_that_waits_takes_no_file_and_a_limit_is_never_less_than_was_wanted() {
     let export = Export::on(XFS);
     let _agent = Agent::start(&export, &[]);
-    let ready = export.projects("ready");
+    let ready = export.ready();
     let inside = export.quota_path(&format!("ready/{}/file", ready[0]));
     assert!(File::create(inside).is_err());
     let id = export.claim("pvc-odd", &wanted("pvc-odd", 1, 10 * MIB + 1, 0));
@@ -115,7 +115,7 @@ fn an_id_is_free_again_when_nothing_is_charged_to_it() {
         drop(file);
         wait_for("the id to be free", DEADLINE, || {
             let left =
-                ["wanted", "applied", "limited", "refused"].iter().any(|folder| export.projects(folder).contains(&id));
+                ["wanted", "applied", "refused"].iter().any(|folder| export.projects(folder).contains(&id));
             (!left).then_some(())
         });
         assert!(export.kernel(id).is_unused(), "{disk}");
@@ -127,7 +127,7 @@ fn volumes_of_two_exports_of_one_disk_have_different_ids_and_one_agent() {
     let (one, other) = (Export::on(XFS), Export::on(XFS));
     let path = format!("--export={}", other.path().display());
     let _agent = Agent::start(&one, &[&path]);
-    wait_for("both to have directories", DEADLINE, || (other.projects("ready").len() == 8).then_some(()));
+    wait_for("both to have directories", DEADLINE, || (other.ready().len() == 8).then_some(()));
     let ids: Vec<_> = (0..6)
         .map(|number| {
             let export = if number % 2 == 0 { &one } else { &other };

@@ -22,7 +22,7 @@ fn faults(export: &Export) -> Vec<String> {
     let mut faults = Vec::new();
     let mut directories: BTreeMap<ProjectId, Vec<PathBuf>> = BTreeMap::new();
     let own = export.on_disk(".nfs-csi/quota");
-    let folders = [own.join("ready"), own.join("limited"), export.path().to_owned()];
+    let folders = [own.join("ready"), export.path().to_owned()];
     let all = folders.iter().flat_map(|folder| names_in(folder).into_iter().map(|name| folder.join(name)));
     for path in all.filter(|path| !path.ends_with(".nfs-csi")) {
         let Some(id) = export.project_of(&path) else {
@@ -47,12 +47,6 @@ fn faults(export: &Export) -> Vec<String> {
             if quota.limit.bytes < least || (is_ready && quota.inodes != 1) {
                 faults.push(format!("{} has {quota:?}", path.display()));
             }
-        }
-    }
-    for id in export.projects("limited") {
-        match export.applied(id) {
-            Some(applied) if export.kernel(id).limit.bytes >= applied.bytes => {}
-            applied => faults.push(format!("limited/{id} with {applied:?}, {:?}", export.kernel(id))),
         }
     }
     faults
@@ -83,7 +77,7 @@ fn work(export: &Export, worker: u32, stop: &AtomicBool, pause: &RwLock<()>) {
         }
         let Some(id) = claimed else { return };
         let volume = export.over_nfs(&name);
-        if !reached("its limit", Box::new(|| export.try_take(id, &name))) {
+        if !reached("its limit", Box::new(|| export.try_take(id, MIB, &name))) {
             return;
         }
         // Never without its limit.
@@ -133,9 +127,9 @@ fn an_agent_that_is_killed_leaves_no_volume_without_its_limit_and_no_id_twice() 
         std::fs::remove_dir_all(export.on_disk(&volume)).unwrap();
     }
     wait_for("all ids to be free but for those that nobody took", DEADLINE, || {
-        (export.projects("applied") == export.projects("limited") && export.projects("ready").len() == 8).then_some(())
+        (export.projects("applied") == export.unclaimed() && export.ready().len() == 8).then_some(())
     });
-    let known: Vec<ProjectId> = [export.projects("ready"), export.projects("limited")].concat();
+    let known = export.projects("ready");
     for at in 0..300 {
         let id = export.id(at);
         assert!(known.contains(&id) || export.kernel(id).is_unused(), "{id} was lost: {:?}", export.kernel(id));

@@ -16,7 +16,7 @@ fn whatever_a_client_puts_there_volumes_get_their_limits() {
     let export = Export::on(XFS);
     let mut agent = Agent::start(&export, &[]);
     let put = |path: &str| export.quota_path(path);
-    let ready = export.projects("ready");
+    let ready = export.ready();
     let text = serde_json::to_string(&wanted("a", 1, MIB, 0)).unwrap();
     std::fs::write(put(&format!("wanted/{}", ready[0])), &text).unwrap();
     mkfifo(&put(&format!("wanted/{}", ready[1])), Mode::S_IRWXU).unwrap();
@@ -34,7 +34,7 @@ fn whatever_a_client_puts_there_volumes_get_their_limits() {
         symlink(&text, put("wanted").join(format!("junk-{number}"))).unwrap();
         symlink(&text, put("wanted").join(export.id(400 + number).to_string())).unwrap();
     }
-    for folder in ["applied", "limited", "refused", "ready"] {
+    for folder in ["applied", "refused", "ready"] {
         for at in 20..40 {
             std::fs::create_dir_all(put(folder).join(export.id(at).to_string()).join("full")).unwrap();
         }
@@ -78,7 +78,7 @@ fn a_client_cannot_make_the_agent_believe_in_a_limit_or_an_id() {
         )
         .unwrap();
         std::fs::rename(export.over_nfs("foreign"), export.quota_path(&format!("ready/{forged}"))).unwrap();
-        let ready = export.projects("ready")[0];
+        let ready = export.ready()[0];
         std::fs::rename(export.quota_path(&format!("ready/{ready}")), export.quota_path(&format!("ready/{moved}")))
             .unwrap();
         let agent = Agent::start(&export, &[]);
@@ -100,8 +100,8 @@ fn projects_of_other_programs_are_neither_given_out_nor_changed() {
     export.assigned("theirs", export.id(0));
     export.set_limit(export.id(2), 3 * MIB);
     let _agent = Agent::start(&export, &[]);
-    wait_for("all directories", DEADLINE, || (export.projects("ready").len() == 8).then_some(()));
-    let ready = export.projects("ready");
+    wait_for("all directories", DEADLINE, || (export.ready().len() == 8).then_some(()));
+    let ready = export.ready();
     assert!(!ready.contains(&export.id(0)) && !ready.contains(&export.id(2)), "{ready:?}");
     for id in [export.id(0), export.id(2)] {
         export.want(id, &wanted("a", 1, 1 << 40, 0));

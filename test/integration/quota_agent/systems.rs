@@ -80,7 +80,7 @@ fn the_status_shows_each_volume_on_the_server_and_to_a_client() {
     std::fs::write(volumes.join(record), r#"{"format":1,"name":"pvc-1","subdir":"team-a","claim":"team/data"}"#)
         .unwrap();
     let unclaimed = wait_for("a directory", DEADLINE, || export.try_claim(&wanted("pvc-2", 1, MIB, 0)));
-    wait_for("its limit", DEADLINE, || export.projects("limited").contains(&unclaimed).then_some(()));
+    wait_for("its limit", DEADLINE, || export.unclaimed().contains(&unclaimed).then_some(()));
     wait_for("the use to be written", DEADLINE, || {
         let usage = std::fs::read_to_string(export.quota_path("usage")).ok()?;
         (usage.lines().count() == 2).then_some(())

@@ -53,7 +53,7 @@ async fn a_volume_with_files_gets_a_limit_and_all_of_it_is_charged() {
     controller.controller_expand_volume(expand(&volume.volume_id, size, 0)).await.unwrap();
     assert_eq!(shown(&directory), 2 * SIZE);
     assert!(!condition(&mut controller, &volume).await.abnormal);
-    assert!(export.projects("limited").is_empty());
+    assert!(export.unclaimed().is_empty());
     assert_well(&export);
 }
 

@@ -223,7 +223,7 @@ async fn a_directory_that_cannot_have_a_limit_of_its_own_is_refused() {
     assert_eq!(error.code(), Code::InvalidArgument, "{error}");
     assert_well(&export);
     // What was claimed for those that were refused is free again in the end.
-    wait_for("the limited directories to go", DEADLINE, || export.projects("limited").is_empty().then_some(()));
+    wait_for("the limited directories to go", DEADLINE, || export.unclaimed().is_empty().then_some(()));
 }
 
 #[tokio::test]
@@ -282,10 +282,10 @@ async fn a_directory_that_is_not_ready_any_more_costs_another_claim_and_not_the_
     let mut controller = driver.controller().await;
     // The driver has listed all that is ready.
     made(&mut controller, create(&export, "pvc-1", SIZE, &[])).await;
-    for id in export.projects("ready") {
+    for id in export.ready() {
         std::fs::remove_dir(export.on_disk(&format!(".nfs-csi/quota/ready/{id}"))).unwrap();
     }
-    wait_for("other directories to be ready", DEADLINE, || (export.projects("ready").len() >= 4).then_some(()));
+    wait_for("other directories to be ready", DEADLINE, || (export.ready().len() >= 4).then_some(()));
     for name in ["pvc-2", "pvc-3"] {
         let volume = made(&mut controller, create(&export, name, SIZE, &[])).await;
         assert_eq!(shown(&on_disk(&export, &volume)), SIZE);
