@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::expand::adopted;
+use super::record_change::adopted;
 use super::{Controller, IsStale, Settings, job_key};
 use crate::export::catalog::Record;
 use crate::export::claims::Claims;

@@ -11,9 +11,9 @@ use nix::errno::Errno;
 
 use super::Controller;
 use super::create::{CreateError, Plan, Volume};
-use super::expand::is_of;
 use super::found_snapshot::find_snapshot;
 use super::long_work::Attempt;
+use super::record_change::is_of;
 use crate::beneath;
 use crate::export::catalog::{Created, Record};
 use crate::export::directories::SourceVolume;

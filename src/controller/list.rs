@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::expand::is_of;
+use super::record_change::is_of;
 use super::{Controller, IsStale};
 use crate::export::catalog::Record;
 use crate::export::limited::LimitState;

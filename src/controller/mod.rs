@@ -17,6 +17,7 @@ mod long_work;
 mod modify;
 mod reader;
 mod reaper;
+mod record_change;
 mod snapshot;
 mod snapshot_list;
 mod unenforced;

@@ -1,19 +1,20 @@
 //! ControllerModifyVolume: what a `VolumeAttributesClass` says of a volume is recorded, and from then on the record
 //! counts: not the StorageClass, and not what the volume's id says.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::expand::{adopt, is_of};
+use super::record_change::{Change, adopt, change_alone, is_of, is_whole, record_adopted, replace};
 use super::{Controller, IsStale, job_key};
-use crate::export::catalog::{Created, Record};
+use crate::export::catalog::Record;
 use crate::export::record_lock::RecordLock;
 use crate::export::{Export, ExportError, Queue};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::volume::id::VolumeId;
 use crate::volume::parameters::MutableParameters;
+use crate::volume::record_key::RecordKey;
 use crate::volume::size_limit::{QuotaMode, RecordedQuota};
 
 /// A volume to change.
@@ -64,64 +65,50 @@ impl Controller {
     ///
     /// # Errors
     /// See [`ModifyError`].
-    pub async fn modify(self: &std::sync::Arc<Self>, request: ModifyVolume) -> Result<(), ModifyError> {
+    pub async fn modify(self: &Arc<Self>, request: ModifyVolume) -> Result<(), ModifyError> {
         let key = job_key(request.id.share(), &request.id.key());
         let fingerprint = format!("{} {:?} {:?}", request.id, request.change, request.options);
-        let controller = std::sync::Arc::clone(self);
+        let controller = Arc::clone(self);
         let on = [(request.id.share().clone(), request.options.clone())];
         let work = async move {
             let ModifyVolume { id, change, options } = request;
             let (share, silence) = (id.share().clone(), controller.settings.takeover_after);
-            let work = move |export: &Export| modify_alone(export, &id, &change, silence);
+            let work = move |export: &Export| {
+                change_alone(export, &id, silence, "change", |key, lock| modify(export, key, lock, &id, &change))
+            };
             controller.on_behind(Queue::Limited, &share, &options, work).await.map(|((), _)| ())
         };
         self.run(&on, Job::short(key, "ControllerModifyVolume", fingerprint), work).await
     }
 }
 
-/// Changes a volume while no other controller does.
-fn modify_alone(
-    export: &Export,
-    id: &VolumeId,
-    change: &MutableParameters,
-    silence: Duration,
-) -> Result<(), ModifyError> {
-    let key = id.key();
-    let contended = || ModifyError::from(export.contended("change", id.to_string()));
-    let Some(lock) = export.lock_record(&key, silence)? else { return Err(contended()) };
-    match modify(export, &lock, id, change) {
-        // Whoever deletes it is to find the lock, and so the record that this may have brought back.
-        Ok(false) => Err(contended()),
-        Ok(true) => lock.unlock().map_err(ModifyError::from),
-        Err(error) => lock.unlock().map_err(ModifyError::from).and(Err(error)),
-    }
-}
-
-/// Whether the change is recorded; otherwise another controller is changing or deleting the volume.
 fn modify(
     export: &Export,
+    key: &RecordKey,
     lock: &RecordLock<'_>,
     id: &VolumeId,
     change: &MutableParameters,
-) -> Result<bool, ModifyError> {
-    let found = export.record(&id.key())?.filter(|record| is_of(record, id));
-    let Some(record) = found else {
-        let not_found = || ModifyError::NotFound { id: id.to_string(), share: export.share().to_string() };
-        let changed = changed(export, id, adopt(export, id)?.ok_or_else(not_found)?, change)?;
-        return Ok(matches!(lock.create(&changed)?, Some(Created::Now)) && is_whole(export, id, &changed)?);
+) -> Result<Change<()>, ModifyError> {
+    let not_found = || ModifyError::NotFound { id: id.to_string(), share: export.share().to_string() };
+    let Some(record) = export.record(key)?.filter(|record| is_of(record, id)) else {
+        let plain = adopt(export, id)?.ok_or_else(not_found)?;
+        let subdir = plain.subdir_given.then(|| plain.subdir.clone());
+        let changed = changed(export, id, plain, change).inspect_err(|_| {
+            // What stays is swept later.
+            if let Some(subdir) = &subdir {
+                let _ = export.take_back_claim(subdir, key, None);
+            }
+        })?;
+        return Ok(record_adopted(export, key, lock, &changed, ())?);
     };
-    if !is_whole(export, id, &record)? {
-        return Err(ModifyError::NotFound { id: id.to_string(), share: export.share().to_string() });
+    if !is_whole(export, key, &record)? {
+        return Err(not_found());
     }
     let changed = changed(export, id, record.clone(), change)?;
     if let Some((project, limit)) = changed.quota.and_then(|quota| quota.limit(changed.capacity_bytes)) {
-        export.change_limit(project, &id.key(), limit)?;
+        export.change_limit(project, key, limit)?;
     }
-    Ok(changed == record || (lock.replace(&changed)? && is_whole(export, id, &changed)?))
-}
-
-fn is_whole(export: &Export, id: &VolumeId, record: &Record) -> Result<bool, ExportError> {
-    super::expand::is_whole(export, &id.key(), record)
+    if changed == record { Ok(Change::Done(())) } else { Ok(replace(export, key, lock, &changed, ())?) }
 }
 
 /// The record of the volume as it is to be.
