@@ -28,8 +28,8 @@ use crate::beneath;
 use crate::tree::make::descend;
 use crate::volume::path::RESERVED;
 use crate::volume::quota_files::{
-    AGENT, APPLIED, Agent, Applied, BEAT, CLOSED_BYTES, FORMAT, ProjectId, QUOTA, READY, REFUSED, Refused, SILENT_AFTER,
-    WANTED, Wanted,
+    AGENT, APPLIED, Agent, Applied, BEAT, CLOSED_BYTES, FORMAT, ProjectId, QUOTA, READY, REFUSED, Refused,
+    SILENT_AFTER, WANTED, Wanted,
 };
 use crate::volume::record_key::RecordKey;
 use crate::volume::size_limit::{Overcommit, QuotaMode, QuotaPolicy, SizeLimit};
@@ -43,6 +43,8 @@ const UNANSWERED: Duration = Duration::from_secs(10);
 /// How long it is waited until the agent's answer is looked for again, the first time and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
+/// It is not expected to take longer than this.
+const LONGEST_EXPECTED: Duration = Duration::from_millis(20);
 /// When a wait is long enough to look for a refusal.
 const LONG: Duration = Duration::from_millis(100);
 /// How long what the agent said of itself is believed.
@@ -81,6 +83,8 @@ struct Known {
     agent: Option<(Agent, Instant)>,
     /// The bytes of each claim that the agent may not have counted yet.
     uncounted: Vec<(Instant, u64)>,
+    /// How long the agent takes to set a limit, as it was seen last.
+    expected: Duration,
     /// When a claim was given up that the agent did not answer.
     unanswered: Option<Instant>,
 }
@@ -91,6 +95,7 @@ pub struct ClaimedLimit {
     project: ProjectId,
     inode: u64,
     wanted: Wanted,
+    at: Instant,
 }
 
 impl ClaimedLimit {
@@ -229,7 +234,7 @@ impl Export {
             while let Some((project, inode)) = self.take_ready() {
                 match symlinkat(text.as_str(), &folders.wanted, project.to_string().as_str()) {
                     Ok(()) => {
-                        let claimed = ClaimedLimit { project, inode, wanted };
+                        let claimed = ClaimedLimit { project, inode, wanted, at: Instant::now() };
                         let mut known = self.limits();
                         known.uncounted.push((Instant::now(), limit.bytes));
                         known.claims.insert(key.clone(), claimed.clone());
@@ -303,7 +308,11 @@ impl Export {
     pub fn limited(&self, claimed: &ClaimedLimit) -> Result<LimitedDirectory, ExportError> {
         let folders = self.quota_folders()?;
         let failed = |errno| self.failed("open the limited directory", claimed.project.to_string(), errno);
+        // Not sooner than the agent is likely to be done: each question is a call to the server.
+        std::thread::sleep(self.limits().expected.saturating_sub(claimed.at.elapsed()));
+        let mut questions = 0;
         let opened = self.answered(folders, claimed.project, claimed.wanted.generation, || {
+            questions += 1;
             let opened = open_ready(folders, claimed.project).map_err(failed)?;
             let Some((directory, inode)) = opened.filter(|(_, inode)| *inode == claimed.inode) else { return Ok(None) };
             let has = match fstatvfs(&directory) {
@@ -317,7 +326,12 @@ impl Export {
             self.withdraw(folders, claimed);
         }
         let opened = opened?;
-        self.limits().claims.remove(&claimed.wanted.volume);
+        let mut known = self.limits();
+        known.claims.remove(&claimed.wanted.volume);
+        known.expected = match questions {
+            1 => known.expected.mul_f32(0.9),
+            _ => claimed.at.elapsed().min(LONGEST_EXPECTED),
+        };
         Ok(opened)
     }
 

@@ -4,7 +4,7 @@
 //! followed or waited for, a name counts only if it is a project's number, at most [`MOST`] names of a folder are read at
 //! a time, and what is in the way of a file is moved aside.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -75,6 +75,9 @@ impl Version {
         Self { inode: stat.st_ino, changed: (stat.st_ctime, stat.st_ctime_nsec) }
     }
 }
+
+/// A link's state, and its text or why it has none.
+pub type Text = (Version, std::result::Result<String, &'static str>);
 
 /// A file that has a project's name.
 #[derive(Debug)]
@@ -218,6 +221,20 @@ impl Folders {
         }
     }
 
+    /// The text of a project's link, without opening it; none if it has none. The state is that of before the text: where
+    /// something else came in between, the text is looked at again.
+    ///
+    /// # Errors
+    /// What the kernel gives.
+    pub fn text(&self, of: Folder, id: ProjectId) -> Result<Option<Text>> {
+        let (folder, name) = (self.folder(of), id.to_string());
+        let stat = match fstatat(folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => return Ok(None),
+            stat => stat?,
+        };
+        Ok(Some((Version::of(&stat), read_text(&stat, || readlinkat(folder, name.as_str())))))
+    }
+
     /// A project's link; none if it has none.
     ///
     /// # Errors
@@ -234,14 +251,7 @@ impl Folders {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
         let file = beneath::open(self.folder(of), name, flags, Mode::empty())?;
         let stat = fstat(&file)?;
-        let text = match u64::try_from(stat.st_size) {
-            _ if stat.st_mode & libc::S_IFMT != libc::S_IFLNK => Err("it is no symbolic link"),
-            Ok(length) if length > LONGEST as u64 => Err("its text is too long"),
-            _ => match readlinkat(&file, "") {
-                Ok(text) => text.into_string().map_err(|_| "its text is not UTF-8"),
-                Err(_) => Err("its text cannot be read"),
-            },
-        };
+        let text = read_text(&stat, || readlinkat(&file, ""));
         Ok(Link { version: Version::of(&stat), file, text })
     }
 
@@ -257,8 +267,13 @@ impl Folders {
         mark: impl FnOnce(&OwnedFd) -> Result<()>,
     ) -> Result<()> {
         let (folder, name) = (self.folder(of), id.to_string());
-        self.clear(of, NEW)?;
-        symlinkat(text, folder, NEW)?;
+        match symlinkat(text, folder, NEW) {
+            Err(Errno::EEXIST) => {
+                self.clear(of, NEW)?;
+                symlinkat(text, folder, NEW)?;
+            }
+            linked => linked?,
+        }
         let link = self.link_named(of, NEW)?;
         if link.text.as_deref() != Ok(text) {
             return Err(Errno::EAGAIN);
@@ -271,12 +286,8 @@ impl Folders {
             }
             renamed => renamed?,
         }
-        let placed = self.link(of, id)?;
-        if placed.is_some_and(|placed| placed.version.inode == link.version.inode) {
-            Ok(())
-        } else {
-            Err(Errno::EAGAIN)
-        }
+        let placed = self.version(of, id)?;
+        if placed.is_some_and(|placed| placed.inode == link.version.inode) { Ok(()) } else { Err(Errno::EAGAIN) }
     }
 
     /// Removes what has a project's name, unless it is a directory that holds something: that is moved aside. Nothing
@@ -396,6 +407,18 @@ impl Folders {
     pub fn touch(&self) -> Result<()> {
         let flags = nix::sys::stat::UtimensatFlags::NoFollowSymlink;
         utimensat(&*self.own, AGENT, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW, flags)
+    }
+}
+
+/// The text of a link with this state, or why it has none that counts.
+fn read_text(stat: &libc::stat, read: impl FnOnce() -> Result<OsString>) -> std::result::Result<String, &'static str> {
+    match u64::try_from(stat.st_size) {
+        _ if stat.st_mode & libc::S_IFMT != libc::S_IFLNK => Err("it is no symbolic link"),
+        Ok(length) if length > LONGEST as u64 => Err("its text is too long"),
+        _ => match read() {
+            Ok(text) => text.into_string().map_err(|_| "its text is not UTF-8"),
+            Err(_) => Err("its text cannot be read"),
+        },
     }
 }
 

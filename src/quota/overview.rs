@@ -140,45 +140,46 @@ pub fn read(path: &Path) -> Result<Overview, OverviewError> {
         usage.lines().filter_map(parse_usage_line).map(|(id, bytes, inodes)| (id, (bytes, inodes))).collect();
     let (agent, alive) = agent(&own);
     let disk = Disk::of(root);
-    let volume = |id: ProjectId| {
-        let wanted: Option<Wanted> = link(&own, WANTED, id);
-        let applied: Option<Wanted> = link(&own, APPLIED, id);
-        let refused: Option<Refused> = link(&own, REFUSED, id);
-        let quota = disk.quota(id).ok();
-        let is_limited = |limit: Limit| {
-            applied.as_ref().is_none_or(|applied| limit.bytes >= applied.bytes && limit.inodes == applied.inodes)
-        };
-        let state =
-            match (&wanted, &applied, refused) {
-                (_, _, Some(refused)) => State::Refused(refused.reason),
-                (_, Some(_), _) if quota.is_some_and(|quota| !is_limited(quota.limit)) => State::NotInForce,
-                (Some(wanted), Some(applied), _) if wanted.generation == applied.generation => {
-                    if ready.contains(&id) { State::Unclaimed } else { State::InForce }
-                }
-                (None, Some(_), _) => State::InForce,
-                _ => State::Waiting,
+    let volume =
+        |id: ProjectId| {
+            let wanted: Option<Wanted> = link(&own, WANTED, id);
+            let applied: Option<Wanted> = link(&own, APPLIED, id);
+            let refused: Option<Refused> = link(&own, REFUSED, id);
+            let quota = disk.quota(id).ok();
+            let is_limited = |limit: Limit| {
+                applied.as_ref().is_none_or(|applied| limit.bytes >= applied.bytes && limit.inodes == applied.inodes)
             };
-        let key = applied.as_ref().or(wanted.as_ref()).map(|of| of.volume.clone());
-        let record = key.as_ref().and_then(|key| {
-            let text = text(&driver, &format!("volumes/{key}.json"))?;
-            serde_json::from_str::<Record>(&text).ok()
-        });
-        let used = quota.map(|quota| (quota.bytes, quota.inodes)).or_else(|| usage.get(&id).copied());
-        let claim = record.as_ref().and_then(|record| record.claim.clone());
-        let (name, directory) = record.map(|Record { name, subdir, .. }| (name, subdir)).unzip();
-        Volume {
-            project: id,
-            key,
-            name,
-            directory,
-            claim,
-            limit_bytes: applied.as_ref().map(|applied| applied.bytes),
-            limit_inodes: applied.as_ref().map(|applied| applied.inodes),
-            used_bytes: used.map(|(bytes, _)| bytes),
-            used_inodes: used.map(|(_, inodes)| inodes),
-            state,
-        }
-    };
+            let state =
+                match (&wanted, &applied, refused) {
+                    (_, _, Some(refused)) => State::Refused(refused.reason),
+                    (_, Some(_), _) if quota.is_some_and(|quota| !is_limited(quota.limit)) => State::NotInForce,
+                    (Some(wanted), Some(applied), _) if wanted.generation == applied.generation => {
+                        if ready.contains(&id) { State::Unclaimed } else { State::InForce }
+                    }
+                    (None, Some(_), _) => State::InForce,
+                    _ => State::Waiting,
+                };
+            let key = applied.as_ref().or(wanted.as_ref()).map(|of| of.volume.clone());
+            let record = key.as_ref().and_then(|key| {
+                let text = text(&driver, &format!("volumes/{key}.json"))?;
+                serde_json::from_str::<Record>(&text).ok()
+            });
+            let used = quota.map(|quota| (quota.bytes, quota.inodes)).or_else(|| usage.get(&id).copied());
+            let claim = record.as_ref().and_then(|record| record.claim.clone());
+            let (name, directory) = record.map(|Record { name, subdir, .. }| (name, subdir)).unzip();
+            Volume {
+                project: id,
+                key,
+                name,
+                directory,
+                claim,
+                limit_bytes: applied.as_ref().map(|applied| applied.bytes),
+                limit_inodes: applied.as_ref().map(|applied| applied.inodes),
+                used_bytes: used.map(|(bytes, _)| bytes),
+                used_inodes: used.map(|(_, inodes)| inodes),
+                state,
+            }
+        };
     let all: BTreeSet<ProjectId> = wanted.iter().chain(&applied).chain(&refused).copied().collect();
     let volumes = all.into_iter().map(volume).collect();
     let ready = ready.difference(&applied).count();

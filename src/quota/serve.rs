@@ -30,6 +30,9 @@ use crate::volume::quota_files::{AGENT, Agent as State, BEAT, FORMAT};
 const SCAN: Duration = Duration::from_secs(5);
 /// How often they are looked through thoroughly, which costs a call for each volume: events tell of almost all that it finds.
 const THOROUGH: Duration = Duration::from_mins(10);
+/// Looking through the folders, and asking what is used, take at most such a part of the time each, however many volumes
+/// there are: for so many times as long as it took, it is not done again.
+const REST: u32 = 200;
 /// How many directories are made in `ready/` before wishes are looked at again.
 const BATCH: usize = 16;
 
@@ -198,13 +201,15 @@ impl Worker {
                 if look == Look::Thorough {
                     thorough = now + THOROUGH;
                 }
-                self.seen().scan = now.elapsed();
-                scan = now + SCAN;
+                let took = now.elapsed();
+                self.seen().scan = took;
+                scan = now + SCAN.max(took * REST);
             }
             if now >= survey {
                 self.check_enforced()?;
+                let begun = Instant::now();
                 self.agent.survey(now)?;
-                survey = now + self.usage_interval;
+                survey = now + self.usage_interval.max(begun.elapsed() * REST);
             }
             is_short = self.agent.refill(BATCH, now)?;
             now = Instant::now();

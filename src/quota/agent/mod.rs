@@ -157,12 +157,10 @@ impl<K: Kernel> Agent<K> {
             }
             let Some(site) = self.sites.get_mut(export) else { continue };
             site.is_filling = true;
-            let scanned = scan::reclaim(site, now)
-                .and_then(|()| scan::count_ready(site))
-                .and_then(|()| match look {
-                    Look::Thorough => scan::forget_refused(&self.kernel, site, now),
-                    Look::Quick => Ok(()),
-                });
+            let scanned = scan::reclaim(site, now).and_then(|()| scan::count_ready(site)).and_then(|()| match look {
+                Look::Thorough => scan::forget_refused(&self.kernel, site, now),
+                Look::Quick => Ok(()),
+            });
             self.settle(export, scanned, now)?;
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! first, and then written down, which tells the driver. Whatever is missing after a crash is done by the next look at the
 //! same wish.
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use nix::Result;
@@ -12,7 +13,7 @@ use nix::errno::Errno;
 
 use super::limits::in_kernel;
 use super::site::{Limited, Project, Refusal, Site};
-use crate::quota::folders::{Folder, Folders, Link, Version};
+use crate::quota::folders::{Folder, Folders, Version};
 use crate::quota::quotactl::Kernel;
 use crate::quota::wish::{Change, Granted, change, parse};
 use crate::volume::quota_files::{FORMAT, ProjectId, Refused, Wanted};
@@ -27,63 +28,73 @@ const LONGEST_REASON: usize = 200;
 /// # Errors
 /// What the kernel gives; then the wish is looked at again later.
 pub(super) fn answer(kernel: &impl Kernel, block: u64, site: &mut Site, id: ProjectId, now: Instant) -> Result<()> {
-    let Some(Link { version, text, .. }) = site.folders.link(Folder::Wanted, id)? else {
+    let Some((version, text)) = site.folders.text(Folder::Wanted, id)? else {
         return withdraw_refusal(site, id);
     };
     if site.answered(id) == Some(version) {
         return Ok(());
     }
-    let decided = match text.map_err(|reason| (0, reason.to_owned())).and_then(|text| parse(&text)) {
-        Ok(wanted) => decide(kernel, block, site, id, &wanted)?.map(|change| (wanted, change)),
-        Err(refused) => Err(refused),
+    let wanted = match text.map_err(|reason| (0, reason.to_owned())).and_then(|text| parse(&text)) {
+        Ok(wanted) => wanted,
+        Err((generation, reason)) => return refuse(site, id, version, generation, &reason, now),
     };
-    match decided {
-        Ok((wanted, true)) => grant(kernel, block, site, id, &wanted, version, now),
-        Ok((_, false)) => {
+    match decide(kernel, block, site, id, &wanted)? {
+        Decision::Grant(directory) => grant(kernel, block, site, id, &wanted, (version, directory), now),
+        Decision::InForce => {
             if let Some(Project::Limited(limited)) = site.projects.get_mut(&id) {
                 limited.answered = Some(version);
             }
             withdraw_refusal(site, id)
         }
-        Err((generation, reason)) => refuse(site, id, version, generation, &reason, now),
+        Decision::Refuse(reason) => refuse(site, id, version, wanted.generation, &reason, now),
     }
 }
 
-/// Whether a wish is to be granted; not where it is in force already.
-fn decide(
-    kernel: &impl Kernel,
-    block: u64,
-    site: &Site,
-    id: ProjectId,
-    wanted: &Wanted,
-) -> Result<std::result::Result<bool, (u64, String)>> {
-    let refused = |reason: String| Ok(Err((wanted.generation, reason)));
-    match site.projects.get(&id) {
-        None => refused("the project is not one of this agent: it has no directory in ready/, and no limit".into()),
+/// What becomes of a wish.
+enum Decision {
+    /// It is granted; a first one has the directory in `ready/`, as the agent made it.
+    Grant(Option<OwnedFd>),
+    /// It is in force.
+    InForce,
+    /// It is not granted, for this reason.
+    Refuse(String),
+}
+
+fn decide(kernel: &impl Kernel, block: u64, site: &Site, id: ProjectId, wanted: &Wanted) -> Result<Decision> {
+    Ok(match site.projects.get(&id) {
+        None => {
+            Decision::Refuse("the project is not one of this agent: it has no directory in ready/, and no limit".into())
+        }
         Some(Project::Limited(limited)) => match change(&limited.granted, wanted) {
             // It may have been written down only, by an agent that ended then.
-            Change::None => Ok(Ok(kernel.quota(id)?.limit != in_kernel(&limited.granted, block))),
-            Change::Set => Ok(Ok(true)),
-            Change::Refuse(reason) => refused(reason),
+            Change::None if kernel.quota(id)?.limit == in_kernel(&limited.granted, block) => Decision::InForce,
+            Change::None | Change::Set => Decision::Grant(None),
+            Change::Refuse(reason) => Decision::Refuse(reason),
         },
-        Some(Project::Ready) => match spoilt(kernel, site, id)? {
-            None => Ok(Ok(true)),
-            Some(reason) => refused(reason.into()),
+        Some(Project::Ready) => match directory_of(kernel, site, id)? {
+            Ok(directory) => Decision::Grant(Some(directory)),
+            Err(reason) => Decision::Refuse(reason.into()),
         },
-    }
+    })
 }
 
-/// Why a directory in `ready/` is not what it was when the agent made it.
-fn spoilt(kernel: &impl Kernel, site: &Site, id: ProjectId) -> Result<Option<&'static str>> {
+/// The directory in `ready/`, or why it is not what it was when the agent made it.
+fn directory_of(
+    kernel: &impl Kernel,
+    site: &Site,
+    id: ProjectId,
+) -> Result<std::result::Result<OwnedFd, &'static str>> {
     let Some(directory) = site.folders.directory(Folder::Ready, id)? else {
-        return Ok(Some("its directory is not in ready/ any more"));
+        return Ok(Err("its directory is not in ready/ any more"));
     };
     if kernel.marked(&directory)? != Some(id) || kernel.project_of(&directory)? != Some(id) {
-        return Ok(Some("the directory in ready/ is not the one that the agent made"));
+        return Ok(Err("the directory in ready/ is not the one that the agent made"));
     }
     // The directory itself.
-    Ok((kernel.quota(id)?.inodes != 1)
-        .then_some("its directory in ready/ is not empty, or another belongs to the project"))
+    if kernel.quota(id)?.inodes != 1 {
+        return Ok(Err("its directory in ready/ is not empty, or another belongs to the project"));
+    }
+    Ok(Ok(directory))
 }
 
 fn grant(
@@ -92,18 +103,16 @@ fn grant(
     site: &mut Site,
     id: ProjectId,
     wanted: &Wanted,
-    version: Version,
+    (version, directory): (Version, Option<OwnedFd>),
     now: Instant,
 ) -> Result<()> {
     let granted = Granted::from(wanted);
     let text = serde_json::to_string(wanted).map_err(|_| Errno::EINVAL)?;
     let tell = |site: &Site| site.folders.put_link(Folder::Applied, id, &text, |link| kernel.mark(link, id));
-    let is_first = matches!(site.projects.get(&id), Some(Project::Ready));
-    if is_first {
+    let is_first = directory.is_some();
+    if let Some(directory) = directory {
         // The driver may take the directory as soon as its limit is in force: nothing is left to do then.
-        if let (Some(mode), Some(directory)) = (wanted.mode, site.folders.directory(Folder::Ready, id)?)
-            && kernel.marked(&directory)? == Some(id)
-        {
+        if let Some(mode) = wanted.mode {
             Folders::set_mode(&directory, mode)?;
         }
         tell(site)?;

@@ -114,8 +114,7 @@ fn an_id_is_free_again_when_nothing_is_charged_to_it() {
         assert!(export.applied(id).is_some(), "{disk}");
         drop(file);
         wait_for("the id to be free", DEADLINE, || {
-            let left =
-                ["wanted", "applied", "refused"].iter().any(|folder| export.projects(folder).contains(&id));
+            let left = ["wanted", "applied", "refused"].iter().any(|folder| export.projects(folder).contains(&id));
             (!left).then_some(())
         });
         assert!(export.kernel(id).is_unused(), "{disk}");
