@@ -5,6 +5,7 @@ pub mod on_trash;
 mod place;
 pub mod quota_convert;
 pub mod quota_status;
+mod text;
 
 use std::process::ExitCode;
 

@@ -97,7 +97,38 @@ impl Export {
         let caller = Arc::new(());
         Keys::read::<R>(self, &Arc::downgrade(&caller)).map(|keys| keys.keys)
     }
+
+    /// All that these keys name, in their order, each with its key; an entry that cannot be read is the error of that
+    /// entry. What is gone is left out.
+    ///
+    /// # Errors
+    /// Where the export does not answer.
+    pub fn read_keys<R: Listed + Send>(&self, keys: &[RecordKey]) -> Result<Vec<Keyed<R>>, ExportError> {
+        let Some(folder) = self.own_folder(R::FOLDER)?.filter(|_| !keys.is_empty()) else { return Ok(Vec::new()) };
+        self.for_each(keys, |key| {
+            Ok(match read_again::<R>(self, &folder, key) {
+                Ok(read) => read.map(|read| (key.clone(), Ok(read))),
+                Err(error) => Some((key.clone(), Err(self.of_entry_alone(&folder, error)?))),
+            })
+        })
+    }
+
+    /// What `work` gives of each item, in their order, by several threads: nearly all of the time is waiting for the
+    /// server. None: nothing.
+    ///
+    /// # Errors
+    /// The first error of `work`, which ends it all.
+    pub fn for_each<K: Sync, T: Send>(
+        &self,
+        items: &[K],
+        work: impl Fn(&K) -> Result<Option<T>, ExportError> + Sync,
+    ) -> Result<Vec<T>, ExportError> {
+        Ok(read_all(self, items, &work)?.into_iter().flatten().collect())
+    }
 }
+
+/// What a key names, or why that cannot be read.
+pub type Keyed<R> = (RecordKey, Result<R, ExportError>);
 
 impl Keys {
     /// Reads the keys of all there is on a share; none where the driver has no folder.
@@ -208,10 +239,10 @@ fn check(caller: &Caller) -> nix::Result<()> {
 }
 
 /// What `read` gives of each key, in their order, by this thread and further ones. The first error ends it all.
-fn read_all<T: Send>(
+fn read_all<K: Sync, T: Send>(
     export: &Export,
-    keys: &[RecordKey],
-    read: &(impl Fn(&RecordKey) -> Result<Option<T>, ExportError> + Sync),
+    keys: &[K],
+    read: &(impl Fn(&K) -> Result<Option<T>, ExportError> + Sync),
 ) -> Result<Vec<Option<T>>, ExportError> {
     let next = AtomicUsize::new(0);
     let reader = || {
