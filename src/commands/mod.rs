@@ -1,6 +1,9 @@
 //! What the program does besides serving: work on an export from the command line.
 
 pub mod check;
+pub mod jobs;
+pub mod kubectl;
+pub mod list;
 pub mod on_trash;
 mod place;
 pub mod quota_convert;

@@ -14,6 +14,7 @@ use crate::export::catalog::Record;
 use crate::export::trash::{Kind, TrashName};
 use crate::export::trash_free::Needed;
 use crate::export::{Export, ExportError};
+use crate::tree::Progress;
 
 /// Why the command did not do its work.
 #[derive(Debug, Error)]
@@ -182,5 +183,5 @@ fn free(export: &Export, name: &TrashName, rests: &[String]) -> Result<(), Trash
     if export.is_needed(name)? != Needed::No {
         return Err(TrashError::Needed { name: name.to_string() });
     }
-    Ok(export.free(name, rests, true)?)
+    Ok(export.free(name, rests, true, &Progress::default())?)
 }

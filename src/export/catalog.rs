@@ -366,9 +366,9 @@ pub(super) fn parse<R: DeserializeOwned>(
     serde_json::from_slice(text).map_err(error)
 }
 
-const SUFFIX: &str = ".json";
+pub(super) const SUFFIX: &str = ".json";
 /// The folder of the records of deleted volumes whose directories stay.
-const RETAINED: &str = "retained";
+pub(super) const RETAINED: &str = "retained";
 
 /// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is
 /// this file whatever a rival does with its other name.

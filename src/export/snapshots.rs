@@ -25,7 +25,7 @@ use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::reason::errno_of;
-use crate::tree::count;
+use crate::tree::{Progress, count};
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
 use crate::volume::secret::Secret;
@@ -220,6 +220,18 @@ impl Export {
         let text = serde_json::to_vec(manifest).map_err(|_| failed(Errno::EINVAL))?;
         let mut file = new_file(staged, MANIFEST).map_err(failed)?;
         file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))
+    }
+
+    /// Notes how many entries there are in a snapshot in the trash, as far as its manifest says it.
+    pub(super) fn expect_snapshot(&self, name: &TrashName, progress: &Progress) {
+        let manifest = || {
+            let file = small_file::open(&self.layout().ok()?.trash, format!("{name}/{MANIFEST}")).ok()??;
+            read_manifest(self, &file, &name.key).ok()
+        };
+        if let Some(manifest) = manifest().filter(|manifest| manifest.kept_as == SnapshotFormat::Tree) {
+            // Its folder, its tree's directory and the manifest are removed too.
+            progress.expect(Some(manifest.files + 3), None);
+        }
     }
 
     /// Moves a snapshot into the trash; gives the name it has there. None if there is no such snapshot.
