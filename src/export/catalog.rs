@@ -269,7 +269,7 @@ impl Export {
         if self.end_change(key)? { remove(volumes, &name).map_err(failed) } else { Ok(()) }
     }
 
-    /// The records of volumes that were deleted and whose directories stay, for what an id does not say.
+    /// The records of volumes that were deleted and whose directories stay.
     pub(super) fn retained_folder(&self) -> Result<OwnedFd, ExportError> {
         let top = self.layout()?.top.as_fd();
         descend(top, &[RETAINED], Some(Mode::S_IRWXU))

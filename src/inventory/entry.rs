@@ -20,7 +20,7 @@ pub enum Kind {
     Trash,
     /// A deleted volume under `onDelete: archive`.
     Archive,
-    /// A deleted volume under `onDelete: retain`, where its record is kept.
+    /// A deleted volume under `onDelete: retain`.
     Retained,
     /// A directory that nothing names.
     Directory,

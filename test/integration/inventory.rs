@@ -154,6 +154,7 @@ async fn the_orphans_among_volumes_of_all_kinds_are_found_and_no_others() {
         ("snapshot", "snap-1"),
         ("snapshot", "snapshot-go"),
         ("archive", "archived-pvc-archived"),
+        ("retained", "pvc-retained"),
         ("trash", "pvc-trashed"),
     ] {
         entry(&all, kind, name);
