@@ -23,6 +23,8 @@ use crate::volume::share::Share;
 
 /// Threads that read for one page.
 const READERS: usize = 8;
+/// Threads that read all there is: for one caller who asks seldom.
+const READERS_OF_ALL: usize = 24;
 /// How many more entries are read at once where entries were filtered out.
 const READ_AHEAD: usize = 4 * READERS;
 /// How many entries of one share are logged in one list because they cannot be read; further ones only with `debug`.
@@ -123,7 +125,7 @@ impl Export {
         items: &[K],
         work: impl Fn(&K) -> Result<Option<T>, ExportError> + Sync,
     ) -> Result<Vec<T>, ExportError> {
-        Ok(read_all(self, items, &work)?.into_iter().flatten().collect())
+        Ok(read_all(self, items, READERS_OF_ALL, &work)?.into_iter().flatten().collect())
     }
 }
 
@@ -185,7 +187,7 @@ impl Keys {
             // What was filtered out so far says that most of the next may be too.
             let ahead = if part.read == 0 { wanted } else { wanted.max(READ_AHEAD) };
             let batch = &rest[part.read..most.min(part.read + ahead)];
-            for (key, entry) in batch.iter().zip(read_all(export, batch, &read)?) {
+            for (key, entry) in batch.iter().zip(read_all(export, batch, READERS, &read)?) {
                 if part.found.len() < room.entries {
                     part.found.extend(entry);
                     part.read += 1;
@@ -242,6 +244,7 @@ fn check(caller: &Caller) -> nix::Result<()> {
 fn read_all<K: Sync, T: Send>(
     export: &Export,
     keys: &[K],
+    readers: usize,
     read: &(impl Fn(&K) -> Result<Option<T>, ExportError> + Sync),
 ) -> Result<Vec<Option<T>>, ExportError> {
     let next = AtomicUsize::new(0);
@@ -262,7 +265,7 @@ fn read_all<K: Sync, T: Send>(
     let mut all = thread::scope(|scope| {
         let start = |_| thread::Builder::new().name("list".into()).spawn_scoped(scope, reader).ok();
         // Where no thread can be had, there is one less.
-        let others: Vec<_> = (1..READERS.min(keys.len())).filter_map(start).collect();
+        let others: Vec<_> = (1..readers.min(keys.len())).filter_map(start).collect();
         let mut all = reader()?;
         for other in others {
             let defect = || ExportError::Defect { share: export.share().to_string() };
