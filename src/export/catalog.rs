@@ -333,10 +333,14 @@ impl Listed for Record {
         name.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
     }
 
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        export.read_record_in(folder, &file_name(key))
+    }
+
     fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
         match export.known_record(key) {
             Some(record) => Ok(Some(record)),
-            None => export.read_record_in(folder, &file_name(key)),
+            None => Self::read_in(export, folder, key),
         }
     }
 }

@@ -42,8 +42,13 @@ pub trait Listed: Sized {
     /// The key of what has this name there; none if it is something else.
     fn key(name: &OsStr) -> Option<RecordKey>;
 
-    /// Reads one; none if it is gone.
-    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError>;
+    /// Reads one in its folder; none if it is gone.
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError>;
+
+    /// The same, by what is remembered of it where that costs the server less.
+    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        Self::read_in(export, folder, key)
+    }
 }
 
 /// Whether somebody still waits for the work: the caller holds the other end, and dropping that ends the work.
@@ -101,14 +106,23 @@ impl Export {
     }
 
     /// All that these keys name, in their order, each with its key; an entry that cannot be read is the error of that
-    /// entry. What is gone is left out.
+    /// entry. What is gone is left out. They are read in the mount for trees, which remembers names: what was replaced in
+    /// the last seconds may be read as it was before.
     ///
     /// # Errors
     /// Where the export does not answer.
     pub fn read_keys<R: Listed + Send>(&self, keys: &[RecordKey]) -> Result<Vec<Keyed<R>>, ExportError> {
-        let Some(folder) = self.own_folder(R::FOLDER)?.filter(|_| !keys.is_empty()) else { return Ok(Vec::new()) };
+        let folder = match self.known_folder(R::FOLDER) {
+            Some(folder) => Some(folder),
+            None => self.own_folder(R::FOLDER)?,
+        };
+        let Some(folder) = folder.filter(|_| !keys.is_empty()) else { return Ok(Vec::new()) };
+        let read = |key: &RecordKey| match R::read_in(self, &folder, key) {
+            Err(error) if error.is_stale() => R::read_in(self, &folder, key),
+            read => read,
+        };
         self.for_each(keys, |key| {
-            Ok(match read_again::<R>(self, &folder, key) {
+            Ok(match read(key) {
                 Ok(read) => read.map(|read| (key.clone(), Ok(read))),
                 Err(error) => Some((key.clone(), Err(self.of_entry_alone(&folder, error)?))),
             })

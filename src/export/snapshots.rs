@@ -121,7 +121,7 @@ impl Export {
     /// Where the server fails, and where the file is no manifest.
     pub fn snapshot(&self, key: &RecordKey) -> Result<Option<Manifest>, ExportError> {
         match self.own_folder(Folder::Snapshots)? {
-            Some(snapshots) => Manifest::read(self, &snapshots, key),
+            Some(snapshots) => Manifest::read_in(self, &snapshots, key),
             None => Ok(None),
         }
     }
@@ -329,7 +329,7 @@ impl Listed for Manifest {
         name.to_str()?.parse().ok()
     }
 
-    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
         let failed = |errno| export.failed("open the manifest of snapshot", key.to_string(), errno);
         let Some(file) = small_file::open(folder, format!("{key}/{MANIFEST}")).map_err(failed)? else {
             return Ok(None);
