@@ -37,3 +37,24 @@ pub(super) fn check_jobs(flags: JobsFlags) -> JobsCommand {
         if metrics_address.starts_with(':') { format!("localhost{metrics_address}") } else { metrics_address };
     JobsCommand { address, output }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::cli::{Invocation, parse};
+
+    #[test]
+    fn a_controller_is_asked_on_this_host_unless_another_is_named() {
+        for (flags, address) in [
+            (&[][..], "localhost:29652"),
+            (&["--metrics-address=:1234"], "localhost:1234"),
+            (&["--metrics-address=[fd00::1]:1"], "[fd00::1]:1"),
+        ] {
+            let parsed = parse(["nfs-csi", "jobs"].iter().chain(flags).map(OsString::from));
+            let Ok(Invocation::Jobs(command)) = parsed else { panic!("{flags:?}") };
+            assert_eq!((command.address.as_str(), command.output), (address, Output::Text));
+        }
+    }
+}

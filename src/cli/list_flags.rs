@@ -89,3 +89,34 @@ pub(super) fn check_list(flags: ListFlags) -> Result<ListCommand, String> {
         output: flags.output,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::cli::{Invocation, parse};
+
+    #[test]
+    fn a_list_is_of_one_export_and_walks_only_if_it_is_told_to() {
+        let parse = |arguments: &[&str]| match parse(["nfs-csi", "list"].iter().chain(arguments).map(OsString::from)) {
+            Ok(Invocation::List(command)) => Ok(command),
+            other => Err(other.unwrap_err().line()),
+        };
+        let command = parse(&["--export=nas:/export", "--pvs=-", "--also-server=10.0.0.5", "--orphans"]).unwrap();
+        assert_eq!(command.place, ExportPlace::Share("nas:/export".parse().unwrap()));
+        assert_eq!((command.pvs, command.du_rate, command.orphans), (Some("-".into()), None, true));
+        assert_eq!((command.driver.as_str(), command.aliases.len()), ("nfs.csi.k8s.io", 1));
+        assert_eq!(parse(&["--export=/mnt", "--du"]).unwrap().du_rate, Some(2000));
+        assert_eq!(parse(&["--export=/mnt", "--du", "--du-rate=0"]).unwrap().du_rate, Some(0));
+        for (arguments, named) in [
+            (&["--orphans"][..], "--export"),
+            (&["--export=/mnt", "--du-rate=5"], "--du"),
+            (&["--export=/mnt", "--also-server=nas"], "--pvs"),
+            (&["--export=/mnt", "--pvs=-", "--also-server=a b"], "a b"),
+        ] {
+            let wrong = parse(arguments).unwrap_err();
+            assert!(wrong.contains(named), "{wrong}");
+        }
+    }
+}

@@ -24,7 +24,7 @@ use crate::volume::share::Share;
 /// Threads that read for one page.
 const READERS: usize = 8;
 /// Threads that read all there is: for one caller who asks seldom.
-const READERS_OF_ALL: usize = 24;
+const READERS_OF_ALL: usize = 48;
 /// How many more entries are read at once where entries were filtered out.
 const READ_AHEAD: usize = 4 * READERS;
 /// How many entries of one share are logged in one list because they cannot be read; further ones only with `debug`.

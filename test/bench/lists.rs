@@ -52,7 +52,8 @@ pub fn command(report: &mut Report) {
     let names = || (0..LISTED).map(|number| format!("pvc-list-{number}"));
     records::folders(disk);
     names().for_each(|name| records::numbered_volume(disk, &name));
-    for (latency, server) in SERVERS {
+    // With a round trip of 1 ms the questions for all volumes are a minute of waiting, which the readers share.
+    for ((latency, server), bound) in SERVERS.into_iter().zip([5.0, 10.0]) {
         let volumes: Vec<_> = names()
             .map(|name| {
                 let csi = json!({"driver": "nfs.csi.k8s.io", "volumeHandle": format!("{server}##{name}##")});
@@ -80,7 +81,7 @@ pub fn command(report: &mut Report) {
         };
         let times = (0..LISTS).map(|_| list()).collect();
         let what = format!("nfs-csi list of 20,000 volumes and their PersistentVolumes, {latency}, nothing cached");
-        report.at_most(&what, "s", median(times).as_secs_f64(), 5.0);
+        report.at_most(&what, "s", median(times).as_secs_f64(), bound);
     }
     std::fs::remove_dir_all(disk.join(".nfs-csi")).unwrap();
     names().for_each(|name| std::fs::remove_dir(disk.join(name)).unwrap());

@@ -243,7 +243,7 @@ async fn kubectl_s_plugin_runs_commands_in_the_controller_s_pod_with_the_cluster
     let pod = |name: &str, ready: bool, phase: &str| {
         json!({
             "metadata": {"name": name, "namespace": "storage"},
-            "spec": {"containers": [{"name": "csi-provisioner"}, {"name": "nfs", "args": ["controller"]}]},
+            "spec": {"containers": [{"name": "csi-provisioner"}, {"name": "nfs", "args": ["controller", "--metrics-address=127.0.0.1:9"]}]},
             "status": {"phase": phase, "containerStatuses": [{"name": "nfs", "ready": ready}]}
         })
     };
@@ -295,6 +295,14 @@ async fn kubectl_s_plugin_runs_commands_in_the_controller_s_pod_with_the_cluster
     let (status, _, error) = run(&["controller"]);
     assert!(status == Some(2) && error.contains("controller is no command"), "{error}");
     assert!(run(&["--help"]).1.contains("kubectl nfs-csi"));
+    // Every controller is asked where it answers; none does here.
+    let (status, text, _) = run(&["jobs"]);
+    assert!(status == Some(2) && text.contains("storage/leader:") && text.contains("storage/starting:"), "{text}");
+    let calls = std::fs::read_to_string(folder.path().join("calls")).unwrap();
+    let asked = |pod: &str| {
+        format!("exec --namespace storage {pod} --container nfs -- /nfs-csi jobs --metrics-address 127.0.0.1:9")
+    };
+    assert!([asked("leader"), asked("starting")].iter().all(|call| calls.lines().any(|line| line == call)), "{calls}");
     write("pods.json", r#"{"items": []}"#);
     let (status, _, error) = run(&["check", "--export", &share.name()]);
     assert!(status == Some(2) && error.contains("app=csi-nfs-controller"), "{error}");
