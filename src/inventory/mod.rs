@@ -88,7 +88,7 @@ pub fn take(export: &Export, request: &Request) -> Result<Inventory, ExportError
     let mut entries = survey.volumes(&records)?;
     entries.extend(survey.without_record()?);
     entries.extend(survey.retained(&retained, &entries)?);
-    entries.extend(survey.unnamed(&named)?);
+    entries.extend(survey.unnamed(&named, &records)?);
     entries.extend(survey.snapshots()?);
     entries.extend(survey.trash()?);
     entries.sort_by(|one, other| (one.kind, &one.name).cmp(&(other.kind, &other.name)));
@@ -215,8 +215,11 @@ impl Survey<'_> {
         })
     }
 
-    /// The directories that no volume names.
-    fn unnamed(&self, named: &Named) -> Result<Vec<Entry>, ExportError> {
+    /// The directories that no volume names. That of a record which cannot be read is known by the key of its name.
+    fn unnamed(&self, named: &Named, records: &[Keyed<Record>]) -> Result<Vec<Entry>, ExportError> {
+        let unreadable: HashSet<&RecordKey> =
+            records.iter().filter(|(_, record)| record.is_err()).map(|(key, _)| key).collect();
+        let is_unreadable = |path: &str| !unreadable.is_empty() && unreadable.contains(&RecordKey::of(path));
         let entry = |kind, path: String, state: &str| Entry {
             directory: Some(path.clone()),
             state: state.to_owned(),
@@ -225,6 +228,9 @@ impl Survey<'_> {
         let unnamed = self.directories.unnamed(self.export, named)?.into_iter().map(|unnamed| match unnamed {
             Unnamed::Archive(path) => entry(Kind::Archive, path, "deleted, archived"),
             Unnamed::Snapshot(path) => entry(Kind::Snapshot, path, "archive of csi-driver-nfs"),
+            Unnamed::Other(path) if is_unreadable(&path) => {
+                entry(Kind::Directory, path, "of the volume whose record cannot be read")
+            }
             Unnamed::Other(path) => {
                 Entry { orphan: Some(Orphan::DirectoryWithoutRecord), ..entry(Kind::Directory, path, "") }
             }

@@ -170,6 +170,7 @@ fn each_entry_says_what_its_record_its_pv_and_the_quota_agent_say() {
     std::fs::write(folder.path().join(format!(".nfs-csi/{QUOTA}/{USAGE}")), "7 4096 2\n").unwrap();
     let torn = RecordKey::of("pvc-torn").to_string();
     std::fs::write(folder.path().join(format!(".nfs-csi/volumes/{torn}.json")), "{").unwrap();
+    std::fs::create_dir(folder.path().join("pvc-torn")).unwrap();
     let mut released = pv("pvc-bare", "nas#export#pvc-bare##");
     released["status"]["phase"] = "Released".into();
     let inventory = take(&export, &request(Some(json!([pv("pvc-full", "nas#export#pvc-full##"), released])))).unwrap();
@@ -183,6 +184,7 @@ fn each_entry_says_what_its_record_its_pv_and_the_quota_agent_say() {
     assert_eq!((bare.claim.as_deref(), bare.size_bytes), (Some("team/claim-of-pvc-bare"), Some(1 << 30)));
     assert_eq!((bare.state.as_str(), &bare.used), ("released", &None));
     assert!(found(&inventory, &torn).state.contains("cannot be read"));
+    assert!(found(&inventory, "pvc-torn").state.contains("cannot be read"));
     assert_eq!(orphans(&inventory), []);
 }
 
