@@ -23,7 +23,7 @@ OUT := $(CURDIR)/target/test
 SCRIPTS := deploy/*.sh deploy/make image/build image/push test/setup test/part test/guest/run test/guest/kernel \
 	test/integration/run test/sanity/run test/demo/run test/proto/check test/bench/with-ganesha \
 	test/kubernetes/run test/kubernetes/programs/build
-SCRIPTS += release/versions release/prepare release/check release/make release/pack release/tar release/inventory \
+SCRIPTS += release/versions release/prepare release/check release/make release/pack release/krew release/tar release/inventory \
 	test/workflows/check
 # Another kernel for the guest than this machine's user-mode-linux, by version (make integration KERNEL=6.12). And the one
 # that is tested on every time, with the tests that ask most of a kernel: about half of them.
@@ -137,7 +137,7 @@ demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
 	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
 
-bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, quotas, lists, readers, file, files, servers, crews, links, names or million)
+bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, quotas, lists, list, readers, file, files, servers, crews, links, names or million)
 	@test/setup guest ganesha
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \

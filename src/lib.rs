@@ -11,7 +11,9 @@ pub mod controller;
 pub mod driver;
 pub mod export;
 pub mod health;
+pub mod inventory;
 pub mod jobs;
+
 pub mod metrics;
 pub mod mount;
 pub mod node;
@@ -20,6 +22,7 @@ pub mod quota;
 mod reason;
 pub mod registration;
 pub mod rpc;
+pub mod running_work;
 pub mod server;
 pub mod telemetry;
 pub mod tree;

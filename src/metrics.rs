@@ -17,6 +17,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::running_work::{RunningWork, WorkKind, WorkState};
+
 const BUILD: &str = "nfs_csi_build";
 const CALL_SECONDS: &str = "nfs_csi_call_duration_seconds";
 const CALLS_RUNNING: &str = "nfs_csi_calls_running";
@@ -28,7 +30,7 @@ pub const PUBLISHED: Reading = Reading {
     name: "nfs_csi_published_volumes",
     help: "Target paths on which a volume is published, by the server in the volume",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// Whether pods can have volumes on this node.
@@ -36,7 +38,7 @@ pub const REGISTERED: Reading = Reading {
     name: "nfs_csi_registered",
     help: "1 if the kubelet has registered the driver, which makes itself known to it, 0 if it has not or refuses it",
     kind: Kind::Gauge,
-    label: None,
+    labels: &[],
 };
 
 /// Worker processes, which make the calls that may block.
@@ -44,7 +46,7 @@ pub const WORKERS: Reading = Reading {
     name: "nfs_csi_worker_processes",
     help: "Worker processes that there are",
     kind: Kind::Gauge,
-    label: None,
+    labels: &[],
 };
 
 /// Worker processes that were killed.
@@ -52,7 +54,7 @@ pub const WORKERS_KILLED: Reading = Reading {
     name: "nfs_csi_worker_processes_killed",
     help: "Worker processes that were killed because a server did not answer in time",
     kind: Kind::Counter,
-    label: None,
+    labels: &[],
 };
 
 /// Worker processes that cannot be ended.
@@ -60,7 +62,7 @@ pub const WORKERS_STUCK: Reading = Reading {
     name: "nfs_csi_worker_processes_stuck",
     help: "Worker processes that were killed and that the kernel has not let go, since their call waits uninterruptibly",
     kind: Kind::Gauge,
-    label: None,
+    labels: &[],
 };
 
 /// The breakers.
@@ -68,7 +70,7 @@ pub const REFUSED: Reading = Reading {
     name: "nfs_csi_server_refused",
     help: "1 for a server whose calls are refused because it does not answer, 0 for the others",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// Work on exports, which waits for servers on threads of this process.
@@ -76,7 +78,7 @@ pub const EXPORT_CALLS: Reading = Reading {
     name: "nfs_csi_export_calls",
     help: "Calls on exports that are under way in this process, by server",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// What of it hangs.
@@ -84,7 +86,7 @@ pub const EXPORT_CALLS_HANGING: Reading = Reading {
     name: "nfs_csi_export_calls_hanging",
     help: "Calls on exports that are under way although their server stopped to answer, by server",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// Mounts.
@@ -92,7 +94,7 @@ pub const MOUNTS: Reading = Reading {
     name: "nfs_csi_mounts",
     help: "NFS mounts that this process sees, by the server in their source",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// What is unmounted and not gone.
@@ -101,7 +103,7 @@ pub const DETACHED: Reading = Reading {
     help: "NFS file systems that were unmounted and that the kernel holds still, since somebody has a file open there \
            or writes what the server does not take",
     kind: Kind::Gauge,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// What the kernel's NFS client counts.
@@ -109,7 +111,7 @@ pub const NFS_CALLS: Reading = Reading {
     name: "nfs_csi_nfs_calls",
     help: "Calls that the kernel's NFS client made on mounts that this process sees, by server",
     kind: Kind::Counter,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// The same.
@@ -117,7 +119,7 @@ pub const NFS_RETRANSMISSIONS: Reading = Reading {
     name: "nfs_csi_nfs_retransmissions",
     help: "How often the kernel's NFS client sent a call again, by server",
     kind: Kind::Counter,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// The same.
@@ -125,7 +127,7 @@ pub const NFS_TIMEOUTS: Reading = Reading {
     name: "nfs_csi_nfs_timeouts",
     help: "How often a call of the kernel's NFS client was not answered in time, by server",
     kind: Kind::Counter,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// The same.
@@ -133,7 +135,7 @@ pub const NFS_ROUND_TRIPS: Reading = Reading {
     name: "nfs_csi_nfs_round_trip_milliseconds",
     help: "How long calls of the kernel's NFS client were on the way, from sending to the answer, in all, by server",
     kind: Kind::Counter,
-    label: Some("server"),
+    labels: &["server"],
 };
 
 /// What is in the trash.
@@ -141,7 +143,7 @@ pub const TRASH: Reading = Reading {
     name: "nfs_csi_trash_entries",
     help: "Deleted volumes and snapshots that are in the trash, kept or about to be freed, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// What cannot be freed.
@@ -149,7 +151,7 @@ pub const TRASH_STUCK: Reading = Reading {
     name: "nfs_csi_trash_stuck_entries",
     help: "Entries of the trash that could not be freed at the last try, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// Volumes whose limit does not hold.
@@ -157,7 +159,7 @@ pub const UNENFORCED: Reading = Reading {
     name: "nfs_csi_volumes_unenforced",
     help: "Volumes without the limit that was asked for, as far as they were created, listed or looked at, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// What a quota agent has given out.
@@ -165,7 +167,7 @@ pub const QUOTA_PROJECTS: Reading = Reading {
     name: "nfs_csi_quota_projects",
     help: "Projects with a limit that a driver asked for, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// The same in bytes.
@@ -173,7 +175,7 @@ pub const QUOTA_PROMISED: Reading = Reading {
     name: "nfs_csi_quota_promised_bytes",
     help: "The sum of the limits of these projects, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// What it can give out at once.
@@ -181,7 +183,7 @@ pub const QUOTA_READY: Reading = Reading {
     name: "nfs_csi_quota_ready_directories",
     help: "Directories that wait for a volume, by export",
     kind: Kind::Gauge,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// What it did not give out.
@@ -189,7 +191,7 @@ pub const QUOTA_REFUSED: Reading = Reading {
     name: "nfs_csi_quota_refused",
     help: "Limits that were asked for and refused, by export",
     kind: Kind::Counter,
-    label: Some("export"),
+    labels: &["export"],
 };
 
 /// What went wrong.
@@ -197,7 +199,7 @@ pub const QUOTA_ERRORS: Reading = Reading {
     name: "nfs_csi_quota_errors",
     help: "Steps of the quota agent that failed and are tried again",
     kind: Kind::Counter,
-    label: None,
+    labels: &[],
 };
 
 /// How long it takes to look for work.
@@ -205,7 +207,50 @@ pub const QUOTA_SCAN: Reading = Reading {
     name: "nfs_csi_quota_scan_milliseconds",
     help: "How long the last look through the folders of the exports took",
     kind: Kind::Gauge,
-    label: None,
+    labels: &[],
+};
+
+/// What tells long work apart.
+const OF_WORK: &[&str] = &["kind", "volume", "export"];
+
+/// Long work: for how long it has run.
+pub const WORK_SECONDS: Reading = Reading {
+    name: "nfs_csi_work_running_seconds",
+    help: "How long a clone, snapshot, restore or removal has run; volume \"\" is the longest of those beyond the first 100",
+    kind: Kind::Gauge,
+    labels: OF_WORK,
+};
+
+/// The same: entries that are done.
+pub const WORK_DONE_FILES: Reading = Reading {
+    name: "nfs_csi_work_done_files",
+    help: "Files and directories that a clone, snapshot, restore or removal is done with",
+    kind: Kind::Gauge,
+    labels: OF_WORK,
+};
+
+/// The same: entries that are left.
+pub const WORK_LEFT_FILES: Reading = Reading {
+    name: "nfs_csi_work_left_files",
+    help: "Files and directories that are left to do, where that is known",
+    kind: Kind::Gauge,
+    labels: OF_WORK,
+};
+
+/// The same: bytes that are done.
+pub const WORK_DONE_BYTES: Reading = Reading {
+    name: "nfs_csi_work_done_bytes",
+    help: "Bytes in the files that a clone, snapshot or restore is done with",
+    kind: Kind::Gauge,
+    labels: OF_WORK,
+};
+
+/// The same: bytes that are left.
+pub const WORK_LEFT_BYTES: Reading = Reading {
+    name: "nfs_csi_work_left_bytes",
+    help: "Bytes that are left to do, where that is known, about",
+    kind: Kind::Gauge,
+    labels: OF_WORK,
 };
 
 /// The form of what [`Metrics::text`] gives.
@@ -220,11 +265,12 @@ const CANCELLED: &str = "CANCELLED";
 /// Something that is read when it is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    name: &'static str,
+    /// The metric's name.
+    pub name: &'static str,
     help: &'static str,
     kind: Kind,
-    /// What tells the values apart; none where there is one only.
-    label: Option<&'static str>,
+    /// What tells the values apart; empty where there is one only.
+    labels: &'static [&'static str],
 }
 
 /// Whether a reading may become less.
@@ -337,8 +383,33 @@ impl Metrics {
     /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has
     /// no label, their sum is told.
     pub fn read(&self, reading: Reading, state: impl Fn() -> Vec<(String, u64)> + Send + Sync + 'static) {
-        let reader = Reader { reading, state: Box::new(state) };
+        self.add(reading, Box::new(move || state().into_iter().map(|(value, number)| (vec![value], number)).collect()));
+    }
+
+    fn add(&self, reading: Reading, state: State) {
+        let reader = Reader { reading, state };
         self.registry.lock().unwrap_or_else(PoisonError::into_inner).register_collector(Box::new(reader));
+    }
+
+    /// Adds how far long work is, whenever it is asked for.
+    pub fn read_running_work(&self, work: &RunningWork) {
+        let read = |reading, number: fn(&WorkState) -> Option<u64>| {
+            let work = work.clone();
+            let state = move || {
+                let values = |state: WorkState| {
+                    let number = number(&state)?;
+                    Some((vec![state.kind.name().to_owned(), state.name, state.export], number))
+                };
+                work.states().into_iter().filter_map(values).collect()
+            };
+            self.add(reading, Box::new(state));
+        };
+        read(WORK_SECONDS, |state| Some(state.seconds));
+        read(WORK_DONE_FILES, |state| Some(state.done_files));
+        read(WORK_LEFT_FILES, |state| state.left_files);
+        // Who removes files does not ask how large they are.
+        read(WORK_DONE_BYTES, |state| Some(state.done_bytes).filter(|_| state.kind != WorkKind::Free));
+        read(WORK_LEFT_BYTES, |state| state.left_bytes);
     }
 
     /// All metrics as they are now.
@@ -370,9 +441,12 @@ impl Drop for Call {
     }
 }
 
+/// Gives numbers, each with the values of the reading's labels.
+type State = Box<dyn Fn() -> Vec<(Vec<String>, u64)> + Send + Sync>;
+
 struct Reader {
     reading: Reading,
-    state: Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>,
+    state: State,
 }
 
 impl fmt::Debug for Reader {
@@ -383,18 +457,19 @@ impl fmt::Debug for Reader {
 
 impl Collector for Reader {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Reading { name, help, kind, label } = self.reading;
+        let Reading { name, help, kind, labels } = self.reading;
         let kind_of = match kind {
             Kind::Gauge => ConstGauge::new(0u64).metric_type(),
             Kind::Counter => ConstCounter::new(0u64).metric_type(),
         };
         let mut metric = encoder.encode_descriptor(name, help, None, kind_of)?;
-        let Some(label) = label else {
+        if labels.is_empty() {
             let number = (self.state)().into_iter().map(|(_, number)| number).sum();
             return encode(kind, number, metric);
-        };
-        for (value, number) in (self.state)() {
-            encode(kind, number, metric.encode_family(&[(label, value)])?)?;
+        }
+        for (values, number) in (self.state)() {
+            let labels: Vec<(&str, String)> = labels.iter().copied().zip(values).collect();
+            encode(kind, number, metric.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -411,7 +486,7 @@ fn encode(kind: Kind, number: u64, metric: MetricEncoder) -> fmt::Result {
 mod tests {
     use super::*;
 
-    const KILLED: Reading = Reading { name: "killed", help: "Killed", kind: Kind::Counter, label: None };
+    const KILLED: Reading = Reading { name: "killed", help: "Killed", kind: Kind::Counter, labels: &[] };
 
     #[test]
     fn a_call_is_counted_with_its_code_and_its_time() {

@@ -134,6 +134,6 @@ pub(super) fn check_check(flags: CheckFlags) -> Result<CheckCommand, String> {
     Ok(CheckCommand { place, options: mount_options(&options)?, repair, retention, output })
 }
 
-fn mount_options(text: &str) -> Result<Options, String> {
+pub(super) fn mount_options(text: &str) -> Result<Options, String> {
     default_options(text).map_err(|error| format!("--mount-options: {error}"))
 }

@@ -7,6 +7,8 @@ mod configuration;
 mod export_commands;
 mod flags;
 mod go_driver;
+mod jobs_flags;
+mod list_flags;
 mod quota_flags;
 mod values;
 
@@ -21,6 +23,10 @@ pub use configuration::{Checks, Configuration, Roles};
 pub use export_commands::{CheckCommand, ExportPlace, Output, TrashAction, TrashCommand};
 use export_commands::{CheckFlags, TrashFlags, check_check, check_trash};
 use flags::Flags;
+pub use jobs_flags::JobsCommand;
+use jobs_flags::{JobsFlags, check_jobs};
+pub use list_flags::ListCommand;
+use list_flags::{ListFlags, check_list};
 pub use quota_flags::{ConvertCommand, QuotaCommand, QuotaOutput, StatusCommand};
 use quota_flags::{QuotaFlags, check_quota};
 
@@ -48,6 +54,10 @@ enum Command {
     /// See whether all that the driver keeps on an export fits together, and repair what can be repaired without a
     /// risk.
     Check(CheckFlags),
+    /// List what is on an export: volumes, snapshots, what was deleted, and what has lost its counterpart.
+    List(ListFlags),
+    /// Show the copies, snapshots and removals that a controller is at work on, and how far they are.
+    Jobs(JobsFlags),
     /// Run the quota agent on an NFS server: it sets the limits that drivers want for volumes.
     Quota(QuotaFlags),
 }
@@ -61,6 +71,10 @@ pub enum Invocation {
     Trash(TrashCommand),
     /// Check an export.
     Check(CheckCommand),
+    /// List what is on an export.
+    List(ListCommand),
+    /// Show what a controller is at work on.
+    Jobs(JobsCommand),
     /// Run the quota agent, or print what it has set.
     Quota(QuotaCommand),
 }
@@ -119,6 +133,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
         Command::All(flags) => (Roles { controller: true, node: true }, flags),
         Command::Trash(flags) => return check_trash(flags).map(Invocation::Trash).map_err(wrong),
         Command::Check(flags) => return check_check(flags).map(Invocation::Check).map_err(wrong),
+        Command::List(flags) => return check_list(flags).map(Invocation::List).map_err(wrong),
+        Command::Jobs(flags) => return Ok(Invocation::Jobs(check_jobs(flags))),
         Command::Quota(flags) => return check_quota(flags).map(Invocation::Quota).map_err(wrong),
     };
     if roles.node && flags.node_id.is_empty() {

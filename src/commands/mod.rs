@@ -1,10 +1,14 @@
 //! What the program does besides serving: work on an export from the command line.
 
 pub mod check;
+pub mod jobs;
+pub mod kubectl;
+pub mod list;
 pub mod on_trash;
 mod place;
 pub mod quota_convert;
 pub mod quota_status;
+mod text;
 
 use std::process::ExitCode;
 

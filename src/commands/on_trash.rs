@@ -7,12 +7,14 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::place::{self, PlaceError};
+use super::text::rough;
 use crate::cli::{TrashAction, TrashCommand};
 use crate::controller::recorded_id;
 use crate::export::catalog::Record;
 use crate::export::trash::{Kind, TrashName};
 use crate::export::trash_free::Needed;
 use crate::export::{Export, ExportError};
+use crate::tree::Progress;
 
 /// Why the command did not do its work.
 #[derive(Debug, Error)]
@@ -181,30 +183,5 @@ fn free(export: &Export, name: &TrashName, rests: &[String]) -> Result<(), Trash
     if export.is_needed(name)? != Needed::No {
         return Err(TrashError::Needed { name: name.to_string() });
     }
-    Ok(export.free(name, rests, true)?)
-}
-
-/// A duration in the largest unit of which it has some.
-fn rough(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    for (unit, size) in [("d", 86400), ("h", 3600), ("m", 60)] {
-        if seconds >= 4 * size {
-            return format!("{}{unit}", seconds / size);
-        }
-    }
-    format!("{seconds}s")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_told_in_their_largest_unit() {
-        for (seconds, text) in
-            [(0, "0s"), (239, "239s"), (240, "4m"), (14_399, "239m"), (259_200, "72h"), (345_600, "4d")]
-        {
-            assert_eq!(rough(Duration::from_secs(seconds)), text);
-        }
-    }
+    Ok(export.free(name, rests, true, &Progress::default())?)
 }

@@ -34,6 +34,32 @@ where
     E: From<ExportError> + From<PlaceError> + Send + 'static,
     F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
 {
+    with_access(place, options, Access::Write, work).await
+}
+
+/// Looks at an export. Where it is mounted for this, the kernel refuses all that would write to it.
+pub(super) async fn read_only<T, E, F>(place: ExportPlace, options: &Options, work: F) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<ExportError> + From<PlaceError> + Send + 'static,
+    F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
+{
+    with_access(place, options, Access::Read, work).await
+}
+
+/// What a command does on an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
+async fn with_access<T, E, F>(place: ExportPlace, options: &Options, access: Access, work: F) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<ExportError> + From<PlaceError> + Send + 'static,
+    F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
+{
     let folder = std::env::temp_dir();
     let failed = |place: &Path| {
         let place = place.display().to_string();
@@ -48,7 +74,10 @@ where
             let private = PrivateDir::create(&folder).map_err(failed(&folder))?;
             let mounter = Mounter::start(Limits::default(), private, MountTimes::default()).map_err(failed(&folder))?;
             tidy_up(&folder, &mounter).await;
-            let exports = Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default());
+            let exports = match access {
+                Access::Read => Exports::start_read_only(mounter, holder, DEFAULT_WORKERS),
+                Access::Write => Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default()),
+            };
             let done = match exports.open(&share, options).await {
                 Ok(export) => export.run(work).await,
                 Err(error) => Err(error.into()),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use thiserror::Error;
 
+use super::text::{print_table, printable, size};
 use crate::cli::{QuotaOutput, StatusCommand};
 use crate::quota::overview::{self, Overview, OverviewError, Volume};
 use crate::volume::quota_files::LARGEST;
@@ -43,12 +44,7 @@ fn print(overview: &Overview) {
     println!("{export}: {agent}, {} volumes, {ready} directories ready", volumes.len());
     let header = ["PROJECT", "VOLUME", "CLAIM", "LIMIT", "USED", "INODES", "STATE"].map(str::to_owned);
     let rows: Vec<[String; 7]> = std::iter::once(header).chain(volumes.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
+    print_table(&rows);
 }
 
 fn row(volume: &Volume) -> [String; 7] {
@@ -71,48 +67,4 @@ fn row(volume: &Volume) -> [String; 7] {
         inodes,
         printable(&volume.state.to_string()),
     ]
-}
-
-/// Without what would move the terminal's cursor: any NFS client may have written it.
-fn printable(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { '\u{fffd}' } else { one }).collect()
-}
-
-/// A number of bytes in the largest unit that has no more than one digit after the point.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let (mut unit, mut tenths) = (0, u128::from(bytes) * 10);
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths = tenths.div_ceil(1024);
-        unit += 1;
-    }
-    match tenths % 10 {
-        0 => format!("{} {}", tenths / 10, UNITS[unit]),
-        tenth => format!("{}.{tenth} {}", tenths / 10, UNITS[unit]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_is_short_and_never_less_than_it_is() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (1025, "1.1 KiB"),
-            (5 << 30, "5 GiB"),
-            ((5 << 30) + (1 << 29), "5.5 GiB"),
-            (u64::MAX, "16 EiB"),
-        ] {
-            assert_eq!(size(bytes), text);
-        }
-    }
-
-    #[test]
-    fn what_a_client_wrote_does_not_move_the_cursor() {
-        assert_eq!(printable("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
-    }
 }

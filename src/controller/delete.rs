@@ -316,16 +316,11 @@ impl Volume<'_> {
         if self.record.is_none() {
             return self.forget();
         }
-        // An id that says `retain` says so when the delete is repeated too.
-        let id_says_so = self.id.on_delete() == OnDelete::Retain;
-        if self.is_given() && id_says_so {
-            return self.forget();
-        }
         if self.is_given() {
             self.release()?;
         }
-        let let_go = if id_says_so { RecordLock::remove } else { RecordLock::retain };
-        match self.export.with_record_locked(&self.key, self.silence, let_go)? {
+        // The record is kept, also where the id says `retain` too: it tells the directory from one that is left over.
+        match self.export.with_record_locked(&self.key, self.silence, RecordLock::retain)? {
             Some(true) => Ok(()),
             _ => Err(self.export.contended("delete", self.subdir.to_string())),
         }

@@ -21,6 +21,7 @@ use crate::export::snapshots::{Data, Manifest};
 use crate::export::staging::{Attempts, Staged, StagingName};
 use crate::export::{Export, ExportError, TreeWork};
 use crate::mount::options::Options;
+use crate::running_work::WorkKind;
 use crate::tree::archive::{self, Limits};
 use crate::tree::attributes::permissions;
 use crate::tree::copy::{self, Earlier, FileSystems, Links, Place};
@@ -44,6 +45,8 @@ impl Controller {
     ) -> Result<Volume, CreateError> {
         let (share, origin) = (plan.share.clone(), source.share().clone());
         let name = StagingName::volume(&plan.key, &format!("{source} for {}", plan.name));
+        let kind = if matches!(source, Source::Volume(_)) { WorkKind::Clone } else { WorkKind::Restore };
+        let _running = self.running_work.begin(kind, plan.name.to_string(), share.to_string(), Arc::clone(progress));
         let attempt = self.attempt(name, progress);
         let own = Arc::clone(&attempt);
         let work = move |export: &Export, origin: &Export| plan.fill(export, origin, &source, &own);
@@ -84,6 +87,8 @@ impl Plan {
             }
         }
         let material = Material::find(origin, source)?;
+        let (files, bytes) = material.expected;
+        attempt.progress.expect(files, bytes);
         let capacity = self.capacity_for(material.size_bytes, source)?;
         let record = Record { capacity_bytes: capacity, ..self.record() };
         self.claim(export)?;
@@ -190,6 +195,8 @@ struct Material {
     data: Data,
     kind: SourceKind,
     size_bytes: u64,
+    /// How many entries and bytes it has, about; none: not known.
+    expected: (Option<u64>, Option<u64>),
     name: String,
     place: SourcePlace,
 }
@@ -207,11 +214,12 @@ enum SourcePlace {
 impl Material {
     fn find(origin: &Export, source: &Source) -> Result<Self, CreateError> {
         let missing = || CreateError::NoSource { source_name: source.to_string(), share: origin.share().to_string() };
-        let (data, kind, size_bytes, place) = match source {
+        let (data, kind, size_bytes, expected, place) = match source {
             Source::Volume(id) => {
                 let volume = open_volume(origin, id)?.ok_or_else(missing)?;
+                let expected = (None, volume.used_bytes);
                 let place = SourcePlace::Volume(volume.subdir, volume.inode);
-                (Data::Tree(volume.directory), SourceKind::Live, volume.size_bytes, place)
+                (Data::Tree(volume.directory), SourceKind::Live, volume.size_bytes, expected, place)
             }
             Source::Snapshot(id) => {
                 let found = find_snapshot(origin, id)?.ok_or_else(missing)?;
@@ -220,10 +228,14 @@ impl Material {
                     (None, Some(path)) => SourcePlace::Archive(path),
                     (None, None) => return Err(missing()),
                 };
-                (found.data, SourceKind::Frozen, found.snapshot.size_bytes, place)
+                let expected = match &place {
+                    SourcePlace::Snapshot(_, manifest) => (Some(manifest.files), Some(manifest.bytes)),
+                    _ => (None, None),
+                };
+                (found.data, SourceKind::Frozen, found.snapshot.size_bytes, expected, place)
             }
         };
-        Ok(Self { data, kind, size_bytes, name: source.to_string(), place })
+        Ok(Self { data, kind, size_bytes, expected, name: source.to_string(), place })
     }
 
     /// The permissions that the copy is made with: those of the source, where they are known already.
@@ -347,6 +359,8 @@ pub(super) struct OpenVolume {
     pub(super) inode: u64,
     /// Its size in bytes; 0: unknown.
     pub(super) size_bytes: u64,
+    /// How many bytes are used of its limit; none: it has none, or what it uses is not known.
+    pub(super) used_bytes: Option<u64>,
 }
 
 impl OpenVolume {
@@ -360,6 +374,7 @@ impl OpenVolume {
 pub(super) fn open_volume(origin: &Export, id: &VolumeId) -> Result<Option<OpenVolume>, ExportError> {
     let source = origin.open_source(&id.key(), |record| is_of(record, id), id.subdir())?;
     Ok(source.map(|SourceVolume { record, subdir, directory, inode }| OpenVolume {
+        used_bytes: record.as_ref().and_then(|record| origin.used_of_limit(record, &directory)),
         directory,
         subdir,
         inode,

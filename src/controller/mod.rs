@@ -48,6 +48,7 @@ use crate::jobs::{Job, JobError, Jobs};
 use crate::metrics::Metrics;
 use crate::mount::daemon::mounter::Mounter;
 use crate::mount::options::Options;
+use crate::running_work::RunningWork;
 use crate::tree::Progress;
 use crate::volume::access::{Mode, OnDelete};
 use crate::volume::record_key::RecordKey;
@@ -88,6 +89,7 @@ pub struct Controller {
     settings: Settings,
     exports: Arc<Exports>,
     jobs: Arc<Jobs>,
+    running_work: RunningWork,
     reaper: Reaper,
     known: KnownExports,
     listings: Listings,
@@ -101,18 +103,20 @@ impl Controller {
         let holder = Holder::open(place, settings.cluster.clone());
         let exports = Exports::start(mounter, holder, settings.tree_workers, settings.mount_options.clone());
         let known = KnownExports::open(place, &settings.shares);
-        let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention);
+        let running_work = RunningWork::default();
+        let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention, running_work.clone());
         for share in known.all() {
             reaper.watch(&share, &Options::default());
         }
         let (jobs, listings, unenforced) = (Arc::default(), Listings::default(), Unenforced::default());
-        Arc::new(Self { settings, exports, jobs, reaper, known, listings, unenforced })
+        Arc::new(Self { settings, exports, jobs, running_work, reaper, known, listings, unenforced })
     }
 
     /// Tells the metrics what the controller holds.
     pub fn observe(&self, metrics: &Metrics) {
         self.reaper.observe(metrics);
         self.unenforced.observe(metrics);
+        metrics.read_running_work(&self.running_work);
     }
 
     /// Gives the exports back.

@@ -17,6 +17,8 @@ use crate::export::trash_free::{Failure, Needed, seconds_now};
 use crate::export::{Export, ExportError};
 use crate::metrics::{self, Metrics};
 use crate::mount::options::Options;
+use crate::running_work::{RunningWork, WorkKind};
+use crate::tree::Progress;
 use crate::volume::share::Share;
 
 /// How long it waits before it tries again what could not be removed: doubled each time, up to the longest.
@@ -73,12 +75,13 @@ struct Stuck {
 }
 
 impl Reaper {
-    pub(super) fn start(exports: Arc<Exports>, staging_retention: Duration) -> Self {
+    pub(super) fn start(exports: Arc<Exports>, staging_retention: Duration, running_work: RunningWork) -> Self {
         let (orders, received) = mpsc::unbounded_channel();
         let state = Arc::default();
         let work = Work {
             exports,
             staging_retention,
+            running: running_work,
             state: Arc::clone(&state),
             in_all: Arc::new(Semaphore::new(IN_ALL)),
             lanes: Arc::default(),
@@ -132,6 +135,7 @@ impl Reaper {
 struct Work {
     exports: Arc<Exports>,
     staging_retention: Duration,
+    running: RunningWork,
     state: Arc<Mutex<State>>,
     in_all: Arc<Semaphore>,
     lanes: Arc<Mutex<HashMap<Share, Arc<Semaphore>>>>,
@@ -224,7 +228,11 @@ impl Work {
         let rests = Arc::clone(rests);
         let _one_of_all = self.in_all.acquire().await;
         let turn = lane.acquire().await;
-        let mut work = std::pin::pin!(export.run_in_background(move |export| free(export, &name, &rests, is_checked)));
+        let progress = Arc::<Progress>::default();
+        let (share, shown) = (export.share().to_string(), name.to_string());
+        let _running = self.running.begin(WorkKind::Free, shown, share, Arc::clone(&progress));
+        let free = move |export: &Export| free(export, &name, (&rests, is_checked), &progress);
+        let mut work = std::pin::pin!(export.run_in_background(free));
         if let Ok(freed) = tokio::time::timeout(COUNTED, &mut work).await {
             return freed;
         }
@@ -360,15 +368,20 @@ enum Freed {
 }
 
 /// Frees an entry that nobody needs; one that somebody needs is put back.
-fn free(export: &Export, name: &TrashName, rests: &[String], is_checked: bool) -> Result<Freed, ExportError> {
+fn free(
+    export: &Export,
+    name: &TrashName,
+    (rests, is_checked): (&[String], bool),
+    progress: &Progress,
+) -> Result<Freed, ExportError> {
     if name.is_kept(export.now() + TICK) {
         return Ok(Freed::Kept);
     }
     if is_checked {
-        return free_unneeded(export, name, rests, false);
+        return free_unneeded(export, name, (rests, false), progress);
     }
     match export.is_needed(name)? {
-        Needed::No => free_unneeded(export, name, rests, true),
+        Needed::No => free_unneeded(export, name, (rests, true), progress),
         Needed::By(subdir) if export.put_back(name, &subdir)? => Ok(Freed::PutBack),
         Needed::By(subdir) | Needed::Displaced(subdir) => Err(ExportError::Displaced {
             entry: name.to_string(),
@@ -379,12 +392,17 @@ fn free(export: &Export, name: &TrashName, rests: &[String], is_checked: bool) -
     }
 }
 
-fn free_unneeded(export: &Export, name: &TrashName, rests: &[String], all: bool) -> Result<Freed, ExportError> {
-    export.free(name, rests, all)?;
+fn free_unneeded(
+    export: &Export,
+    name: &TrashName,
+    (rests, all): (&[String], bool),
+    progress: &Progress,
+) -> Result<Freed, ExportError> {
+    export.free(name, rests, all, progress)?;
     if name.kind == Kind::Snapshot {
         // Its tree, if volumes have read it and none does any more.
         for tree in export.throw_away_unused_trees(Some(&name.key))? {
-            export.free(&tree, &[], true)?;
+            export.free(&tree, &[], true, progress)?;
         }
     }
     Ok(Freed::Yes)
@@ -409,7 +427,7 @@ mod tests {
         for (kept, is_checked, is_freed) in [(1000, true, false), (1000, false, false), (0, true, true)] {
             let name = entry(Duration::from_secs(kept));
             std::fs::create_dir_all(path(&name)).unwrap();
-            free(&export, &name, &[], is_checked).unwrap();
+            free(&export, &name, (&[], is_checked), &Progress::default()).unwrap();
             assert_eq!(!path(&name).exists(), is_freed, "{name}");
         }
     }

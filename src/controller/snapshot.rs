@@ -20,6 +20,7 @@ use crate::export::{Export, ExportError, TreeWork};
 use crate::jobs::{Job, JobError};
 use crate::mount::options::Options;
 use crate::reason::errno_of;
+use crate::running_work::WorkKind;
 use crate::tree::SourceKind;
 use crate::tree::archive;
 use crate::tree::attributes::permissions;
@@ -113,6 +114,8 @@ impl Controller {
             let text = format!("{} as {:?}", request.volume, request.format);
             let name = StagingName::snapshot(&key, &text);
             let (share, origin) = (request.share.clone(), request.volume.share().clone());
+            let (shown, on) = (request.name.to_string(), share.to_string());
+            let _running = controller.running_work.begin(WorkKind::Snapshot, shown, on, Arc::clone(&progress));
             let options = request.options.clone();
             let owner = controller.settings.cluster.clone();
             let kind = match request.format {
@@ -164,6 +167,7 @@ impl Taking {
         let volume = &self.request.volume;
         let opened = open_volume(origin, volume)?
             .ok_or_else(|| SnapshotError::NoVolume { id: volume.to_string(), share: origin.share().to_string() })?;
+        self.attempt.progress.expect(None, opened.used_bytes);
         let earlier = self.attempt.earlier(export, false)?;
         let staged = self.attempt.begin(export, &earlier, 0, None)?;
         let taken = self.take(export, origin, &opened, &staged);

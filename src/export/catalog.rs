@@ -269,7 +269,7 @@ impl Export {
         if self.end_change(key)? { remove(volumes, &name).map_err(failed) } else { Ok(()) }
     }
 
-    /// The records of volumes that were deleted and whose directories stay, for what an id does not say.
+    /// The records of volumes that were deleted and whose directories stay.
     pub(super) fn retained_folder(&self) -> Result<OwnedFd, ExportError> {
         let top = self.layout()?.top.as_fd();
         descend(top, &[RETAINED], Some(Mode::S_IRWXU))
@@ -333,10 +333,14 @@ impl Listed for Record {
         name.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
     }
 
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        export.read_record_in(folder, &file_name(key))
+    }
+
     fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
         match export.known_record(key) {
             Some(record) => Ok(Some(record)),
-            None => export.read_record_in(folder, &file_name(key)),
+            None => Self::read_in(export, folder, key),
         }
     }
 }
@@ -366,9 +370,9 @@ pub(super) fn parse<R: DeserializeOwned>(
     serde_json::from_slice(text).map_err(error)
 }
 
-const SUFFIX: &str = ".json";
+pub(super) const SUFFIX: &str = ".json";
 /// The folder of the records of deleted volumes whose directories stay.
-const RETAINED: &str = "retained";
+pub(super) const RETAINED: &str = "retained";
 
 /// Gives an open file a name in a folder of its mount, where nothing of that name may be: by descriptor, so that it is
 /// this file whatever a rival does with its other name.

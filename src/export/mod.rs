@@ -11,6 +11,7 @@ mod attempt_name;
 pub mod catalog;
 pub mod claims;
 mod clock;
+pub mod contents;
 pub mod directories;
 mod error;
 mod first_version;

@@ -23,6 +23,8 @@ use crate::volume::share::Share;
 
 /// Threads that read for one page.
 const READERS: usize = 8;
+/// Threads that read all there is: for one caller who asks seldom.
+const READERS_OF_ALL: usize = 48;
 /// How many more entries are read at once where entries were filtered out.
 const READ_AHEAD: usize = 4 * READERS;
 /// How many entries of one share are logged in one list because they cannot be read; further ones only with `debug`.
@@ -40,8 +42,13 @@ pub trait Listed: Sized {
     /// The key of what has this name there; none if it is something else.
     fn key(name: &OsStr) -> Option<RecordKey>;
 
-    /// Reads one; none if it is gone.
-    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError>;
+    /// Reads one in its folder; none if it is gone.
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError>;
+
+    /// The same, by what is remembered of it where that costs the server less.
+    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+        Self::read_in(export, folder, key)
+    }
 }
 
 /// Whether somebody still waits for the work: the caller holds the other end, and dropping that ends the work.
@@ -97,7 +104,47 @@ impl Export {
         let caller = Arc::new(());
         Keys::read::<R>(self, &Arc::downgrade(&caller)).map(|keys| keys.keys)
     }
+
+    /// All that these keys name, in their order, each with its key; an entry that cannot be read is the error of that
+    /// entry. What is gone is left out. They are read in the mount for trees, which remembers names: what was replaced in
+    /// the last seconds may be read as it was before.
+    ///
+    /// # Errors
+    /// Where the export does not answer.
+    pub fn read_keys<R: Listed + Send>(&self, keys: &[RecordKey]) -> Result<Vec<Keyed<R>>, ExportError> {
+        let folder = match self.known_folder(R::FOLDER) {
+            Some(folder) => Some(folder),
+            None => self.own_folder(R::FOLDER)?,
+        };
+        let Some(folder) = folder.filter(|_| !keys.is_empty()) else { return Ok(Vec::new()) };
+        let read = |key: &RecordKey| match R::read_in(self, &folder, key) {
+            Err(error) if error.is_stale() => R::read_in(self, &folder, key),
+            read => read,
+        };
+        self.for_each(keys, |key| {
+            Ok(match read(key) {
+                Ok(read) => read.map(|read| (key.clone(), Ok(read))),
+                Err(error) => Some((key.clone(), Err(self.of_entry_alone(&folder, error)?))),
+            })
+        })
+    }
+
+    /// What `work` gives of each item, in their order, by several threads: nearly all of the time is waiting for the
+    /// server. None: nothing.
+    ///
+    /// # Errors
+    /// The first error of `work`, which ends it all.
+    pub fn for_each<K: Sync, T: Send>(
+        &self,
+        items: &[K],
+        work: impl Fn(&K) -> Result<Option<T>, ExportError> + Sync,
+    ) -> Result<Vec<T>, ExportError> {
+        Ok(read_all(self, items, READERS_OF_ALL, &work)?.into_iter().flatten().collect())
+    }
 }
+
+/// What a key names, or why that cannot be read.
+pub type Keyed<R> = (RecordKey, Result<R, ExportError>);
 
 impl Keys {
     /// Reads the keys of all there is on a share; none where the driver has no folder.
@@ -154,7 +201,7 @@ impl Keys {
             // What was filtered out so far says that most of the next may be too.
             let ahead = if part.read == 0 { wanted } else { wanted.max(READ_AHEAD) };
             let batch = &rest[part.read..most.min(part.read + ahead)];
-            for (key, entry) in batch.iter().zip(read_all(export, batch, &read)?) {
+            for (key, entry) in batch.iter().zip(read_all(export, batch, READERS, &read)?) {
                 if part.found.len() < room.entries {
                     part.found.extend(entry);
                     part.read += 1;
@@ -208,10 +255,11 @@ fn check(caller: &Caller) -> nix::Result<()> {
 }
 
 /// What `read` gives of each key, in their order, by this thread and further ones. The first error ends it all.
-fn read_all<T: Send>(
+fn read_all<K: Sync, T: Send>(
     export: &Export,
-    keys: &[RecordKey],
-    read: &(impl Fn(&RecordKey) -> Result<Option<T>, ExportError> + Sync),
+    keys: &[K],
+    readers: usize,
+    read: &(impl Fn(&K) -> Result<Option<T>, ExportError> + Sync),
 ) -> Result<Vec<Option<T>>, ExportError> {
     let next = AtomicUsize::new(0);
     let reader = || {
@@ -231,7 +279,7 @@ fn read_all<T: Send>(
     let mut all = thread::scope(|scope| {
         let start = |_| thread::Builder::new().name("list".into()).spawn_scoped(scope, reader).ok();
         // Where no thread can be had, there is one less.
-        let others: Vec<_> = (1..READERS.min(keys.len())).filter_map(start).collect();
+        let others: Vec<_> = (1..readers.min(keys.len())).filter_map(start).collect();
         let mut all = reader()?;
         for other in others {
             let defect = || ExportError::Defect { share: export.share().to_string() };

@@ -38,6 +38,8 @@ pub struct Exports {
     tree_workers: usize,
     /// The mount options of all exports, where a call's own say nothing else.
     defaults: Options,
+    /// Whether the kernel refuses all that would write to them.
+    read_only: bool,
     pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
@@ -59,12 +61,29 @@ impl Exports {
     /// on the trees of one share with at most `tree_workers` threads.
     #[must_use]
     pub fn start(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize, defaults: Options) -> Arc<Self> {
+        Self::start_with(mounter, holder, tree_workers, defaults, false)
+    }
+
+    /// The same whose mounts are read-only, for those who only look.
+    #[must_use]
+    pub fn start_read_only(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize) -> Arc<Self> {
+        Self::start_with(mounter, holder, tree_workers, Options::default(), true)
+    }
+
+    fn start_with(
+        mounter: Arc<Mounter>,
+        holder: Holder,
+        tree_workers: usize,
+        defaults: Options,
+        read_only: bool,
+    ) -> Arc<Self> {
         let exports = Arc::new(Self {
             mounter,
             holder: Arc::new(holder),
             turns: Turns::new(),
             tree_workers,
             defaults,
+            read_only,
             mounted: Mutex::default(),
             shared: Mutex::default(),
             jobs: Arc::default(),
@@ -193,7 +212,7 @@ impl Exports {
             subdir: None,
             target: point.to_string_lossy().into_owned(),
             options,
-            read_only: false,
+            read_only: self.read_only,
             permissions: None,
         };
         match self.mounter.mount(request).await? {

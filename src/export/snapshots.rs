@@ -25,7 +25,7 @@ use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
 use crate::reason::errno_of;
-use crate::tree::count;
+use crate::tree::{Progress, count};
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
 use crate::volume::secret::Secret;
@@ -121,7 +121,7 @@ impl Export {
     /// Where the server fails, and where the file is no manifest.
     pub fn snapshot(&self, key: &RecordKey) -> Result<Option<Manifest>, ExportError> {
         match self.own_folder(Folder::Snapshots)? {
-            Some(snapshots) => Manifest::read(self, &snapshots, key),
+            Some(snapshots) => Manifest::read_in(self, &snapshots, key),
             None => Ok(None),
         }
     }
@@ -222,6 +222,18 @@ impl Export {
         file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))
     }
 
+    /// Notes how many entries there are in a snapshot in the trash, as far as its manifest says it.
+    pub(super) fn expect_snapshot(&self, name: &TrashName, progress: &Progress) {
+        let manifest = || {
+            let file = small_file::open(&self.layout().ok()?.trash, format!("{name}/{MANIFEST}")).ok()??;
+            read_manifest(self, &file, &name.key).ok()
+        };
+        if let Some(manifest) = manifest().filter(|manifest| manifest.kept_as == SnapshotFormat::Tree) {
+            // Its folder, its tree's directory and the manifest are removed too.
+            progress.expect(Some(manifest.files + 3), None);
+        }
+    }
+
     /// Moves a snapshot into the trash; gives the name it has there. None if there is no such snapshot.
     ///
     /// # Errors
@@ -317,7 +329,7 @@ impl Listed for Manifest {
         name.to_str()?.parse().ok()
     }
 
-    fn read(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
+    fn read_in(export: &Export, folder: &OwnedFd, key: &RecordKey) -> Result<Option<Self>, ExportError> {
         let failed = |errno| export.failed("open the manifest of snapshot", key.to_string(), errno);
         let Some(file) = small_file::open(folder, format!("{key}/{MANIFEST}")).map_err(failed)? else {
             return Ok(None);

@@ -19,7 +19,9 @@
 //! record, and nobody frees a directory whose volume has one ([`Export::is_needed`]).
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -60,6 +62,31 @@ pub struct Trash {
     pub left: Vec<(TrashName, String)>,
     /// What a later version put there.
     pub unknown: Vec<String>,
+}
+
+impl Trash {
+    /// What these names stand for at a time since 1970.
+    fn of(names: Vec<OsString>, now: Duration) -> Self {
+        let mut trash = Self::default();
+        let mut beside = Vec::new();
+        for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
+            match Part::of(&name) {
+                Part::Entry(entry) if entry.is_kept(now) => trash.kept.push(entry),
+                Part::Entry(entry) => trash.due.push(entry),
+                Part::Record(entry) | Part::Failed(entry) => beside.push((entry, name)),
+                Part::Rest(entry) => trash.rests.entry(entry).or_default().push(name),
+                Part::Unknown => trash.unknown.push(name),
+            }
+        }
+        let whole: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
+        let of_gone: Vec<TrashName> = trash.rests.keys().filter(|entry| !whole.contains(entry)).cloned().collect();
+        trash.due.extend(of_gone);
+        let all: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
+        trash.left.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)));
+        trash.kept.sort_unstable_by_key(|name| name.deleted_at);
+        trash.due.sort_unstable_by_key(|name| name.deleted_at);
+        trash
+    }
 }
 
 impl Export {
@@ -192,32 +219,43 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn trash(&self) -> Result<Option<Trash>, ExportError> {
-        let failed = |errno| self.failed("list", "the trash", errno);
-        let names = match descend(self.root(), &[RESERVED, TRASH], None) {
-            Ok(trash) => beneath::names(&trash).map_err(failed)?,
-            Err((_, Errno::ENOENT)) => return Ok(None),
-            Err((_, errno)) => return Err(failed(errno)),
-        };
-        let now = self.now();
-        let mut trash = Trash::default();
-        let mut beside = Vec::new();
-        for name in names.into_iter().filter_map(|name| name.into_string().ok()) {
-            match Part::of(&name) {
-                Part::Entry(entry) if entry.is_kept(now) => trash.kept.push(entry),
-                Part::Entry(entry) => trash.due.push(entry),
-                Part::Record(entry) | Part::Failed(entry) => beside.push((entry, name)),
-                Part::Rest(entry) => trash.rests.entry(entry).or_default().push(name),
-                Part::Unknown => trash.unknown.push(name),
-            }
+        self.names_in_trash()?.map(|names| Ok(Trash::of(names, self.now()))).transpose()
+    }
+
+    fn names_in_trash(&self) -> Result<Option<Vec<OsString>>, ExportError> {
+        match self.folder_of_trash()? {
+            Some(trash) => beneath::names(&trash).map(Some).map_err(|errno| self.failed("list", "the trash", errno)),
+            None => Ok(None),
         }
-        let whole: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
-        let of_gone: Vec<TrashName> = trash.rests.keys().filter(|entry| !whole.contains(entry)).cloned().collect();
-        trash.due.extend(of_gone);
-        let all: HashSet<&TrashName> = trash.kept.iter().chain(&trash.due).collect();
-        trash.left.extend(beside.into_iter().filter(|(entry, _)| !all.contains(entry)));
-        trash.kept.sort_unstable_by_key(|name| name.deleted_at);
-        trash.due.sort_unstable_by_key(|name| name.deleted_at);
-        Ok(Some(trash))
+    }
+
+    /// The folder, to read in; none if it is not there.
+    fn folder_of_trash(&self) -> Result<Option<OwnedFd>, ExportError> {
+        match descend(self.root(), &[RESERVED, TRASH], None) {
+            Ok(trash) => Ok(Some(trash)),
+            Err((_, Errno::ENOENT)) => Ok(None),
+            Err((_, errno)) => Err(self.failed("list", "the trash", errno)),
+        }
+    }
+
+    /// What is in the trash at a time since 1970, the volumes with their records: nothing is asked of the server's
+    /// clock, and nothing is written.
+    ///
+    /// # Errors
+    /// Where the server fails.
+    pub fn read_trash(&self, now: Duration) -> Result<(Trash, HashMap<TrashName, Record>), ExportError> {
+        let trash = self.names_in_trash()?.map(|names| Trash::of(names, now)).unwrap_or_default();
+        let Some(folder) = self.folder_of_trash()? else { return Ok((trash, HashMap::new())) };
+        let volumes: Vec<&TrashName> =
+            trash.kept.iter().chain(&trash.due).filter(|name| name.kind == Kind::Volume).collect();
+        let records = self.for_each(&volumes, |name| {
+            match self.read_record_in(&folder, &name.record()) {
+                Ok(record) => Ok(record.map(|record| ((*name).clone(), record))),
+                // Its name says enough.
+                Err(error) => self.of_entry_alone(&folder, error).map(|_| None),
+            }
+        })?;
+        Ok((trash, records.into_iter().collect()))
     }
 
     /// What an earlier try to delete a volume left in the trash without its record.

@@ -15,7 +15,7 @@ use super::trash_name::{Kind, TrashName};
 use super::{Export, ExportError};
 use crate::beneath;
 use crate::reason::errno_of;
-use crate::tree::remove;
+use crate::tree::{Progress, remove};
 use crate::volume::record_key::RecordKey;
 use crate::volume::subdir::SubDir;
 
@@ -153,7 +153,7 @@ impl Export {
     ///
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
-    pub fn free(&self, name: &TrashName, rests: &[String], all: bool) -> Result<(), ExportError> {
+    pub fn free(&self, name: &TrashName, rests: &[String], all: bool, progress: &Progress) -> Result<(), ExportError> {
         let trash = &self.layout()?.trash;
         let due = name.let_go();
         let failed = |name: &str, errno| self.failed("rename in the trash", name, errno);
@@ -171,14 +171,15 @@ impl Export {
         }
         if name.kind == Kind::Snapshot {
             self.hide_from_readers(&due)?;
+            self.expect_snapshot(&due, progress);
         }
-        let freed = self.free_rest(&due.to_string());
+        let freed = self.free_rest(&due.to_string(), progress);
         for rest in rests {
-            self.free_rest(rest)?;
+            self.free_rest(rest, progress)?;
         }
         freed?;
         for beside in [due.record(), due.failed()].iter().filter(|_| all) {
-            self.free_rest(beside)?;
+            self.free_rest(beside, progress)?;
         }
         Ok(())
     }
@@ -187,8 +188,8 @@ impl Export {
     ///
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
-    pub fn free_rest(&self, name: &str) -> Result<(), ExportError> {
-        remove::tree(&self.tree_layout()?.trash, name, self.effort()).map_err(|(entry, errno)| {
+    pub fn free_rest(&self, name: &str, progress: &Progress) -> Result<(), ExportError> {
+        remove::tree_counted(&self.tree_layout()?.trash, name, self.effort(), progress).map_err(|(entry, errno)| {
             self.failed("remove", format!("trash/{name}: {}", entry.to_string_lossy()), errno)
         })
     }
@@ -206,7 +207,7 @@ impl Export {
             let is_alone = matches!(stat(&entry.to_string()), Err(Errno::ENOENT));
             let is_old = || stat(name).is_ok_and(|stat| self.age(&stat) > RESTS);
             if is_alone && (entry.keep_until == 0 || is_old()) {
-                self.free_rest(name)?;
+                self.free_rest(name, &Progress::default())?;
             }
         }
         Ok(())

@@ -90,6 +90,9 @@ pub struct Progress {
     bytes: AtomicU64,
     vanished: AtomicU64,
     narrowed: AtomicU64,
+    /// What is expected to be done in the end; 0: not known.
+    expected_files: AtomicU64,
+    expected_bytes: AtomicU64,
     stopped: AtomicBool,
     asked: AtomicBool,
 }
@@ -104,6 +107,19 @@ impl Progress {
     #[must_use]
     pub fn take_asked(&self) -> bool {
         self.asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes how many entries and bytes there will be in the end, about; none: not known.
+    pub fn expect(&self, files: Option<u64>, bytes: Option<u64>) {
+        self.expected_files.store(files.unwrap_or_default(), Ordering::Relaxed);
+        self.expected_bytes.store(bytes.unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// How many entries and bytes there will be in the end, about; none: not known.
+    #[must_use]
+    pub fn expected(&self) -> (Option<u64>, Option<u64>) {
+        let known = |number: &AtomicU64| Some(number.load(Ordering::Relaxed)).filter(|number| *number > 0);
+        (known(&self.expected_files), known(&self.expected_bytes))
     }
 
     /// Adds entries of whatever kind that are done, and the bytes that were in them.

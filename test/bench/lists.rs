@@ -1,14 +1,16 @@
 //! Lists of very many volumes, and CreateVolume and DeleteVolume beside them.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nfs_csi::proto::ListVolumesRequest;
 use nfs_csi::proto::controller_client::ControllerClient;
+use serde_json::{Value, json};
 use tonic::transport::Channel;
 
 use crate::floor::Operations;
-use crate::kit::driver::Driver;
+use crate::kit::driver::{Driver, binary};
 use crate::kit::requests::{create, delete};
 use crate::kit::{folder, records};
 use crate::report::Report;
@@ -18,6 +20,8 @@ use crate::{SAMPLES, median, milliseconds};
 
 const VOLUMES: usize = 100_000;
 const PAGE: i32 = 500;
+/// What the command lists.
+const LISTED: usize = 20_000;
 /// Lists that are timed; before them another one, with nothing cached, is counted.
 const LISTS: usize = 3;
 /// The largest resident memory of the controller with its workers, in bytes.
@@ -38,6 +42,47 @@ pub async fn many(report: &mut Report) {
         pages(report, latency, server).await;
     }
     beside(report).await;
+    std::fs::remove_dir_all(disk.join(".nfs-csi")).unwrap();
+    names().for_each(|name| std::fs::remove_dir(disk.join(name)).unwrap());
+}
+
+/// `nfs-csi list`, with the cluster's PersistentVolumes to compare with.
+pub fn command(report: &mut Report) {
+    let (disk, folder) = (Path::new(DISK), folder());
+    let names = || (0..LISTED).map(|number| format!("pvc-list-{number}"));
+    records::folders(disk);
+    names().for_each(|name| records::numbered_volume(disk, &name));
+    // With a round trip of 1 ms the questions for all volumes are a minute of waiting, which the readers share.
+    for ((latency, server), bound) in SERVERS.into_iter().zip([5.0, 10.0]) {
+        let volumes: Vec<_> = names()
+            .map(|name| {
+                let csi = json!({"driver": "nfs.csi.k8s.io", "volumeHandle": format!("{server}##{name}##")});
+                json!({"metadata": {"name": name}, "spec": {"csi": csi}})
+            })
+            .collect();
+        let pvs = folder.path().join("pvs.json");
+        std::fs::write(&pvs, json!({"kind": "List", "items": volumes}).to_string()).unwrap();
+        let list = || {
+            forget();
+            let mut command = Command::new(binary());
+            command.args([
+                "list",
+                "--output=json",
+                &format!("--export={server}:/"),
+                &format!("--pvs={}", pvs.display()),
+            ]);
+            let begun = Instant::now();
+            let output = command.stderr(Stdio::inherit()).output().unwrap();
+            let time = begun.elapsed();
+            let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let entries = list["entries"].as_array().unwrap().iter();
+            assert_eq!(entries.filter(|entry| !entry["pv"].is_null() && entry["orphan"].is_null()).count(), LISTED);
+            time
+        };
+        let times = (0..LISTS).map(|_| list()).collect();
+        let what = format!("nfs-csi list of 20,000 volumes and their PersistentVolumes, {latency}, nothing cached");
+        report.at_most(&what, "s", median(times).as_secs_f64(), bound);
+    }
     std::fs::remove_dir_all(disk.join(".nfs-csi")).unwrap();
     names().for_each(|name| std::fs::remove_dir(disk.join(name)).unwrap());
 }

@@ -44,8 +44,10 @@ async fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
-    let mut parts =
-        vec!["start", "publish", "dead", "volumes", "quotas", "lists", "readers", "file", "files", "servers", "crews"];
+    let mut parts = vec![
+        "start", "publish", "dead", "volumes", "quotas", "lists", "list", "readers", "file", "files", "servers",
+        "crews",
+    ];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
         parts.push("million");
     }
@@ -53,7 +55,7 @@ async fn main() {
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
     assert!(
         !parts.is_empty(),
-        "the parts are start, publish, dead, volumes, quotas, lists, readers, file, files, servers, crews, links, names and million"
+        "the parts are start, publish, dead, volumes, quotas, lists, list, readers, file, files, servers, crews, links, names and million"
     );
     let mut report = Report::default();
     Report::head();
@@ -81,6 +83,7 @@ async fn main() {
             }
             "quotas" => quotas::against_none(&mut report).await,
             "lists" => lists::many(&mut report).await,
+            "list" => lists::command(&mut report),
             "readers" => readers::of_a_large_snapshot(&mut report).await,
             "file" => trees::one_file(&mut report).await,
             "files" => trees::many_files(&mut report).await,

@@ -16,6 +16,8 @@ mod dead_controllers;
 mod dead_servers;
 mod deleting;
 mod inline;
+mod inventory;
+mod jobs;
 mod large_files;
 mod large_trees;
 mod listing;

@@ -1,6 +1,6 @@
 //! Volumes that are made on the server's disk, as the driver would: many of them, or such as it would not make.
 
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nfs_csi::export::catalog::Record;
@@ -31,4 +31,13 @@ pub fn write(disk: &Path, name: &str, subdir: &str) {
 pub fn volume(disk: &Path, name: &str) {
     std::fs::create_dir(disk.join(name)).expect("a directory on the server's disk");
     write(disk, name, name);
+}
+
+/// The same with the directory's number in its record, as the driver has it since version 0.2.
+pub fn numbered_volume(disk: &Path, name: &str) {
+    volume(disk, name);
+    let inode = std::fs::metadata(disk.join(name)).expect("the directory").ino();
+    let record = Record::new(name.into(), SubDir::parse(name).expect("a path below the share"));
+    let text = serde_json::to_vec(&Record { inode: Some(inode), ..record }).expect("a record is plain values");
+    std::fs::write(file(disk, name), text).expect("a record on the server's disk");
 }

@@ -24,8 +24,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, StatxFlags, seek, statx, tell};
 
 use super::effort::{Effort, Work, Worker};
-use super::shown;
 use super::walk::{Node, as_path};
+use super::{Progress, shown};
 use crate::beneath;
 use crate::reason::errno_of;
 
@@ -59,13 +59,26 @@ const TIMED: usize = 4;
 /// The first entry that could not be removed, as a path from the tree (`.` is the tree itself), and why; everything
 /// that could be removed is.
 pub fn tree(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
+    tree_counted(place, name, effort, &Progress::default())
+}
+
+/// The same; what is removed is counted.
+///
+/// # Errors
+/// As [`tree`].
+pub fn tree_counted(
+    place: impl AsFd,
+    name: &str,
+    effort: &Effort,
+    progress: &Progress,
+) -> std::result::Result<(), (OsString, Errno)> {
     // Most volumes are empty when they go: one round trip.
     match unlinkat(&place, name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
         Err(Errno::ENOTDIR) => return remove_file(&place, name).map_err(|errno| (".".into(), errno)),
         Err(_) => {}
     }
-    let removal = Removal::new(place.as_fd(), name);
+    let removal = Removal::new(place.as_fd(), name, progress);
     effort.run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
     removal.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
@@ -80,6 +93,7 @@ fn remove_file(place: impl AsFd, name: impl AsRef<Path>) -> Result<()> {
 struct Removal<'a> {
     place: BorrowedFd<'a>,
     top: &'a str,
+    progress: &'a Progress,
     moved: AtomicU64,
     failed: Mutex<Option<Failure>>,
     /// What was used to read a directory and is for the next one: fresh memory costs more than a few removals.
@@ -170,10 +184,11 @@ impl Work for Removal<'_> {
 }
 
 impl<'a> Removal<'a> {
-    fn new(place: BorrowedFd<'a>, top: &'a str) -> Self {
+    fn new(place: BorrowedFd<'a>, top: &'a str, progress: &'a Progress) -> Self {
         Self {
             place,
             top,
+            progress,
             moved: AtomicU64::new(0),
             failed: Mutex::new(None),
             buffers: Mutex::default(),
@@ -232,7 +247,12 @@ impl<'a> Removal<'a> {
     }
 
     fn remove(&self, tree: &Tree, worker: &Worker<'_, '_, Self>) -> Result<()> {
-        self.at(tree, |place, name| self.timed(worker, || unlinkat(place, name, UnlinkatFlags::RemoveDir)))
+        let removed =
+            self.at(tree, |place, name| self.timed(worker, || unlinkat(place, name, UnlinkatFlags::RemoveDir)));
+        if removed.is_ok() {
+            self.progress.add(1, 0);
+        }
+        removed
     }
 
     /// Removes a directory's entries. The directories among them become tasks.
@@ -297,7 +317,10 @@ impl<'a> Removal<'a> {
                 let (name, kind, cookie) = (entry.file_name(), entry.file_type(), entry.next_entry_cookie());
                 if !is_dots(name) {
                     match self.entry(parent, (name, kind), waits, worker) {
-                        Ok(None) => removed += 1,
+                        Ok(None) => {
+                            removed += 1;
+                            self.progress.add(1, 0);
+                        }
                         Ok(Some(at)) => {
                             worker.push([Tree { at, origin: origin.below(name.to_owned(), ()), again: false }]);
                             directories += 1;

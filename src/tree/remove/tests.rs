@@ -16,7 +16,9 @@ fn a_tree_goes_with_all_kinds_of_entries_and_its_neighbours_stay() {
     symlink("../outside", tree_path.join("link")).unwrap();
     symlink("/", tree_path.join("a/root")).unwrap();
     nix::unistd::mkfifo(&tree_path.join("a/fifo"), Mode::S_IRWXU).unwrap();
-    tree(place(folder.path()), "t", &Effort::default()).unwrap();
+    let progress = Progress::default();
+    tree_counted(place(folder.path()), "t", &Effort::default(), &progress).unwrap();
+    assert_eq!(progress.files(), 8);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["outside"]);
 }
@@ -90,7 +92,8 @@ fn what_cannot_be_removed_is_told_with_its_path_and_all_else_goes() {
 fn as_many_workers_are_called_as_the_server_s_answers_keep_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let place = place(folder.path());
-    let mut removal = Removal::new(place.as_fd(), "t");
+    let progress = Progress::default();
+    let mut removal = Removal::new(place.as_fd(), "t", &progress);
     assert_eq!(removal.most_workers(), 1, "nothing is known yet");
     removal.timed = AtomicUsize::new(TIMED);
     for (answer, workers) in [(0, 2), (90_000, 2), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
@@ -107,7 +110,8 @@ fn directories_that_wait_for_those_in_them_go_last() {
         std::fs::write(folder.path().join(format!("t/{number}/a/file")), "x").unwrap();
     }
     let place = place(folder.path());
-    let removal = Removal::new(place.as_fd(), "t");
+    let progress = Progress::default();
+    let removal = Removal::new(place.as_fd(), "t", &progress);
     Effort::default().run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
     assert!(removal.failed.into_inner().unwrap().is_none());
     assert_eq!(removal.parents.into_inner(), 0);

@@ -4,6 +4,7 @@ mod changing;
 mod converting;
 mod crashes;
 mod filling;
+mod listed;
 mod living;
 
 use std::path::{Path, PathBuf};
