@@ -220,7 +220,7 @@ const CANCELLED: &str = "CANCELLED";
 /// Something that is read when it is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    name: &'static str,
+    pub(crate) name: &'static str,
     help: &'static str,
     kind: Kind,
     /// What tells the values apart; none where there is one only.
