@@ -24,6 +24,8 @@ pub(super) const COPY: Planned = Planned { name: "copy", if_late: IF_LATE };
 pub(super) const XATTRS: Planned = Planned { name: "xattrs", if_late: IF_LATE };
 pub(super) const ACLS: Planned = Planned { name: "acls", if_late: IF_LATE };
 
+/// The kernel's own number for what a server does not support, which it lets through here.
+const ENOTSUPP: i32 = 524;
 /// The kernel's statistics name the call so.
 const COPY_CALL: &str = "COPY";
 const TO_NFS_4_2: &str = "NFS 4.2 has it, and the share is mounted with NFS";
@@ -100,7 +102,7 @@ pub(super) fn xattrs(mounted: &Mounted, file: &OwnedFd) -> Check {
     }
     match fsetxattr(file, c"user.nfs-csi", b"doctor", XattrFlags::empty()).map_err(errno_of) {
         Ok(()) => XATTRS.pass("users' extended attributes are kept"),
-        Err(Errno::EOPNOTSUPP) => XATTRS.warn(
+        Err(errno) if errno == Errno::EOPNOTSUPP || errno == Errno::from_raw(ENOTSUPP) => XATTRS.warn(
             "the server keeps no extended attributes of users: clones and snapshots lose none, since there are none",
             "export a file system with extended attributes from a server with Linux 5.9 or newer, where programs need them",
         ),

@@ -1,8 +1,9 @@
-//! The share: it is mounted for this process alone, and a directory on it is worked in that is removed at the end.
+//! The share: it is mounted for the doctor alone, and a directory on it is worked in that is removed at the end.
 
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::check::{Check, Outcome, Planned};
 use super::copies::{self, ACLS, CLONE, COPY, XATTRS};
@@ -10,7 +11,8 @@ use super::files::{self, ATTRIBUTES, CLOCK, IDS, LINKS, LOCKS, OWNER, WRITABLE, 
 use super::mounting::{MOUNT, Mounted, mount_share};
 use super::records::{self, QUOTA_AGENT, RECORDS};
 use super::scratch::{CLEANUP, clean};
-use super::task::{Reporter, Subject};
+use super::task::{Assignment, Line, OnShare, Reporter, Subject, Task};
+use crate::mount::options::Version;
 use crate::mount::protocol::Reached;
 
 const FREE_SPACE: Planned = Planned {
@@ -36,28 +38,73 @@ pub(super) const CHECKS: &[Planned] = &[
     LOCKS,
     CLEANUP,
 ];
+/// How soon the process that works on the share is looked after again.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Less than this is no room, in bytes; and less than this part of all is little.
 const LEAST: u64 = 1 << 20;
 const LITTLE: u64 = 20;
 
+/// Mounts the share, and has another process work on it.
+///
+/// A process that is killed while it waits for a server ends at once, but one that lets go of the last mount of a dead
+/// server when it ends cannot be killed any more. So the process that works holds no such mount: this one does, lets go
+/// of it before its end, and can be killed while it waits for that.
 pub(super) fn run(
     subject: &Subject,
     server: &Reached,
-    unique: &str,
+    work: &OnShare,
+    command: &str,
     report: &mut Reporter<impl Write>,
 ) -> io::Result<()> {
     let (check, mounted) = mount_share(subject, server);
-    report.check(check)?;
-    let Some(mounted) = mounted else {
-        return CHECKS[1..]
-            .iter()
-            .try_for_each(|planned| report.check(planned.skip("the share is not mounted (mount)")));
+    let Some((root, version)) = mounted else {
+        if work.sweep {
+            let seen = format!("a directory of the doctor may be left in the share: {}", check.seen);
+            return report.check(CLEANUP.warn(seen, CLEANUP.if_late));
+        }
+        report.check(check)?;
+        let reason = "the share is not mounted (mount)";
+        return CHECKS[1..].iter().try_for_each(|planned| report.check(planned.skip(reason)));
     };
+    if !work.sweep {
+        report.check(check)?;
+    }
+    let end = Instant::now() + work.limit;
+    let task = Task::Mounted(version, work.clone());
+    let assignment = serde_json::to_string(&Assignment { subject: subject.clone(), task })?;
+    let mut worker = Command::new(std::env::current_exe()?)
+        .args([command, &std::process::id().to_string(), &assignment])
+        .stdin(Stdio::from(root.try_clone()?))
+        .spawn()?;
+    while worker.try_wait()?.is_none() {
+        if Instant::now() > end {
+            worker.kill()?;
+            worker.wait()?;
+            report.line(&Line::Killed)?;
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    drop(root);
+    Ok(())
+}
+
+/// Works on the share, which is standard input.
+pub(super) fn on_share(
+    subject: &Subject,
+    version: Version,
+    work: &OnShare,
+    report: &mut Reporter<impl Write>,
+) -> io::Result<()> {
+    let mounted = Mounted::attach(io::stdin().as_fd().try_clone_to_owned()?, version);
+    if work.sweep {
+        return report.check(clean(&mounted.root, &work.unique, Duration::ZERO));
+    }
     report.check(free_space(&mounted.root))?;
     report.check(records::records(&mounted.root))?;
-    let (check, work) = files::writable(subject, &mounted.root, unique);
+    let (check, files) = files::writable(subject, &mounted.root, &work.unique);
     report.check(check)?;
-    let Some(work) = work else {
+    let Some(files) = files else {
         let reason = "there is no directory to work in (writable)";
         [OWNER, IDS, LINKS, ATTRIBUTES, CLOCK, CLONE, COPY, XATTRS, ACLS]
             .into_iter()
@@ -66,10 +113,10 @@ pub(super) fn run(
         report.check(LOCKS.skip(reason))?;
         return report.check(CLEANUP.pass("nothing was written to the export"));
     };
-    let now = on_directory(subject, &mounted, &work, report)?;
+    let now = on_directory(subject, &mounted, &files, report)?;
     // What is open stays under another name when it is removed.
-    drop(work);
-    report.check(clean(&mounted.root, unique, now.unwrap_or_default()))
+    drop(files);
+    report.check(clean(&mounted.root, &work.unique, now.unwrap_or_default()))
 }
 
 /// Makes the checks that need the directory; gives the server's time, since 1970.
@@ -98,26 +145,6 @@ fn on_directory(
     report.check(records::quota_agent(&mounted.root, now.unwrap_or_else(|_| files::host_time())))?;
     report.check(on_file(LOCKS, &|_| files::locks(work)))?;
     Ok(now.ok())
-}
-
-/// Removes what a run left whose process was killed.
-pub(super) fn sweep(
-    subject: &Subject,
-    server: &Reached,
-    unique: &str,
-    report: &mut Reporter<impl Write>,
-) -> io::Result<()> {
-    let (check, mounted) = mount_share(subject, server);
-    report.check(match mounted {
-        Some(mounted) => clean(&mounted.root, unique, Duration::ZERO),
-        None => CLEANUP.warn(
-            format!(
-                "a directory of the doctor may be left in the share, which cannot be mounted again: {}",
-                check.seen
-            ),
-            CLEANUP.if_late,
-        ),
-    })
 }
 
 fn free_space(root: &OwnedFd) -> Check {

@@ -12,7 +12,7 @@ use rustix::mount::{MoveMountFlags, move_mount};
 use super::check::{Check, Planned};
 use super::task::Subject;
 use crate::mount::fs_context::{FsContext, Refused};
-use crate::mount::options::{Version, fs_type};
+use crate::mount::options::{Options, Version, fs_type};
 use crate::mount::protocol::Reached;
 use crate::reason::errno_of;
 
@@ -22,7 +22,7 @@ pub(super) const MOUNT: Planned = Planned {
 };
 const STATISTICS: &str = "/proc/self/mountstats";
 
-/// A share that is mounted, and nowhere in the host's mount table.
+/// A share that is mounted.
 #[derive(Debug)]
 pub(super) struct Mounted {
     pub(super) root: OwnedFd,
@@ -31,16 +31,15 @@ pub(super) struct Mounted {
     place: Option<PathBuf>,
 }
 
-/// Mounts the share with the newest version that the server has.
-pub(super) fn mount_share(subject: &Subject, server: &Reached) -> (Check, Option<Mounted>) {
+/// Mounts the share with the newest version that the server has, and nowhere in a mount table.
+pub(super) fn mount_share(subject: &Subject, server: &Reached) -> (Check, Option<(OwnedFd, Version)>) {
     let source = subject.source();
     let mut refused = Vec::new();
     for &version in &server.candidates {
         match mount_version(subject, server, version) {
             Ok(root) => {
                 let check = mounted(subject, &source, version, &refused);
-                let place = attach(&root);
-                return (check, Some(Mounted { root, version, place }));
+                return (check, Some((root, version)));
             }
             Err(Refused { errno: Errno::EPROTONOSUPPORT, .. }) => refused.push(version.to_string()),
             Err(error) => return (failed(subject, &source, &error), None),
@@ -54,7 +53,10 @@ pub(super) fn mount_share(subject: &Subject, server: &Reached) -> (Check, Option
 }
 
 fn mount_version(subject: &Subject, server: &Reached, version: Version) -> Result<OwnedFd, Refused> {
-    let parts = subject.options.parts(version, server.address, server.client);
+    // Where the server dies now, what the kernel still has to tell it ends by itself, and holds up no other mount.
+    let own = Options::parse(["soft,timeo=30,retrans=1,nosharecache"]).unwrap_or_default();
+    let options = subject.options.clone().merged(own);
+    let parts = options.parts(version, server.address, server.client);
     let parts = parts.map_err(|error| Refused { errno: Errno::EINVAL, message: error.to_string() })?;
     let context = FsContext::open(fs_type(version))?;
     parts.iter().try_for_each(|part| context.set(part))?;
@@ -110,6 +112,12 @@ fn attach(root: &OwnedFd) -> Option<PathBuf> {
 }
 
 impl Mounted {
+    /// A share that [`mount_share`] has mounted, in this process's own mount table.
+    pub(super) fn attach(root: OwnedFd, version: Version) -> Self {
+        let place = attach(&root);
+        Self { root, version, place }
+    }
+
     /// How many calls of a kind (`COPY`) the kernel has made on this file system; none where that is not known.
     pub(super) fn calls(&self, kind: &str) -> Option<u64> {
         calls(&std::fs::read_to_string(STATISTICS).ok()?, self.place.as_deref()?, kind)
@@ -158,7 +166,7 @@ mod tests {
     fn an_older_version_than_the_newest_is_a_warning_unless_it_was_asked_for() {
         let refused = ["4.2".to_owned()];
         let outcome = |options: &str, refused: &[String]| {
-            let options = crate::mount::options::Options::parse([options]).unwrap();
+            let options = Options::parse([options]).unwrap();
             mounted(&Subject { options, ..Subject::default() }, "nas:/x", Version::V4_1, refused).outcome
         };
         assert_eq!(outcome("", &refused), Outcome::Warn);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::check::{Check, Outcome, Planned, Report};
 use super::scratch::{CLEANUP, unique};
-use super::task::{Assignment, Line, Subject, Task};
+use super::task::{Assignment, Line, OnShare, Subject, Task};
 use super::{export, kernel, names, node, options, security, server, worker};
 use crate::mount::protocol::Reached;
 
@@ -23,9 +23,11 @@ use crate::mount::protocol::Reached;
 /// mount of the share, and what removes its directory where that was killed.
 const LOCAL: Duration = Duration::from_secs(7);
 const NAMES: Duration = Duration::from_secs(4);
-const SERVER: Duration = Duration::from_millis(7500);
-const EXPORT: Duration = Duration::from_millis(8500);
+const SERVER: Duration = Duration::from_secs(7);
+const EXPORT: Duration = Duration::from_secs(8);
 const SWEEP: Duration = Duration::from_millis(9500);
+/// How long the process that has mounted the share may take to let it go, before it is killed.
+const LET_GO: Duration = Duration::from_millis(300);
 /// How long a process may take to end that was killed. One that the kernel does not let go is left to it.
 const KILLED: Duration = Duration::from_millis(300);
 
@@ -80,13 +82,16 @@ fn hindrance(subject: &Subject, checks: &[&Check]) -> Option<String> {
 
 async fn examine_export(subject: &Subject, reached: Reached, begun: Instant) -> Vec<Check> {
     let unique = unique();
-    let task = Task::Export(reached.clone(), unique.clone());
-    let mut checks = ask(subject, task, export::CHECKS, begun + EXPORT).await.checks;
+    let task = |sweep, until: Duration| {
+        let limit = until.saturating_sub(begun.elapsed()).saturating_sub(LET_GO);
+        Task::Export(reached.clone(), OnShare { unique: unique.clone(), sweep, limit })
+    };
+    let mut checks = ask(subject, task(false, EXPORT), export::CHECKS, begun + EXPORT).await.checks;
     let is_clean = |check: &Check| check.name != CLEANUP.name || check.outcome == Outcome::Pass;
     let is_mounted = checks.first().is_some_and(|check| matches!(check.outcome, Outcome::Pass | Outcome::Warn));
     if is_mounted && !checks.iter().all(is_clean) {
         // It was killed while it worked in its directory, or could not remove it.
-        let swept = ask(subject, Task::Sweep(reached, unique), &[CLEANUP], begun + SWEEP).await.checks;
+        let swept = ask(subject, task(true, SWEEP), &[CLEANUP], begun + SWEEP).await.checks;
         checks.retain(|check| check.name != CLEANUP.name);
         checks.extend(swept);
     }
@@ -103,6 +108,8 @@ struct Answer {
     checks: Vec<Check>,
     addresses: Vec<SocketAddr>,
     reached: Option<Reached>,
+    /// Whether a process was killed that took too long.
+    killed: bool,
 }
 
 /// Has a group's checks made by a process of its own, which is killed at the deadline.
@@ -116,9 +123,9 @@ async fn ask(subject: &Subject, task: Task, planned: &[Planned], until: Instant)
             let _ = child.start_kill();
             let _ = timeout(KILLED, child.wait()).await;
             match read {
-                Ok(Ok(())) => "its process ended too early".into(),
+                Ok(Ok(())) if !answer.killed => "its process ended too early".into(),
                 Ok(Err(error)) => format!("its process cannot be read from: {error}"),
-                Err(_) => format!("it did not end within {} ms", begun.elapsed().as_millis()),
+                Ok(Ok(())) | Err(_) => format!("it did not end within {} ms", begun.elapsed().as_millis()),
             }
         }
         Err(error) => format!("its process cannot be started: {error}"),
@@ -160,6 +167,7 @@ async fn read(child: &mut Child, answer: &mut Answer) -> io::Result<()> {
             Line::Check(check) => answer.checks.push(check),
             Line::Addresses(addresses) => answer.addresses = addresses,
             Line::Reached(reached) => answer.reached = Some(reached),
+            Line::Killed => answer.killed = true,
         }
     }
     Ok(())

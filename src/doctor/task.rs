@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::check::Check;
-use crate::mount::options::Options;
+use crate::mount::options::{Options, Version};
 use crate::mount::protocol::Reached;
 
 /// What is looked at.
@@ -60,10 +61,21 @@ pub(super) enum Task {
     Names,
     /// The server, which has these addresses.
     Server(Vec<SocketAddr>),
-    /// The share on it, with a directory of this name to work in.
-    Export(Reached, String),
-    /// Removes that directory where the group before was killed.
-    Sweep(Reached, String),
+    /// The share on it: it is mounted, and another process works on it.
+    Export(Reached, OnShare),
+    /// That other process's part.
+    Mounted(Version, OnShare),
+}
+
+/// What is done on the share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OnShare {
+    /// The end of the name of the directory that is worked in.
+    pub(super) unique: String,
+    /// Whether that directory is only removed: the process that worked in it was killed.
+    pub(super) sweep: bool,
+    /// How long the process that works on the share may take.
+    pub(super) limit: Duration,
 }
 
 /// A group's process is asked for this.
@@ -82,6 +94,8 @@ pub(super) enum Line {
     Addresses(Vec<SocketAddr>),
     /// The server answers, and has these versions.
     Reached(Reached),
+    /// The process that worked on the share was killed.
+    Killed,
 }
 
 /// Where a group's process writes its answer.

@@ -27,8 +27,14 @@ fn work(doctor: Option<&OsStr>) -> io::Result<()> {
     if doctor != Some(OsStr::new(&getppid().to_string())) {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    let mut text = Vec::new();
-    io::stdin().read_to_end(&mut text)?;
+    // One that works on a share has that in the place of standard input.
+    let text = if let Some(assignment) = std::env::args_os().nth(3) {
+        assignment.into_encoded_bytes()
+    } else {
+        let mut text = Vec::new();
+        io::stdin().read_to_end(&mut text)?;
+        text
+    };
     let Assignment { subject, task } = serde_json::from_slice(&text)?;
     let report = &mut Reporter(io::stdout());
     match &task {
@@ -38,7 +44,7 @@ fn work(doctor: Option<&OsStr>) -> io::Result<()> {
         Task::Node => node::run(&subject, report),
         Task::Names => names::run(&subject, report),
         Task::Server(addresses) => server::run(&subject, addresses, report),
-        Task::Export(reached, unique) => export::run(&subject, reached, unique, report),
-        Task::Sweep(reached, unique) => export::sweep(&subject, reached, unique, report),
+        Task::Export(reached, work) => export::run(&subject, reached, work, COMMAND, report),
+        Task::Mounted(version, work) => export::on_share(&subject, *version, work, report),
     }
 }

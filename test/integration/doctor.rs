@@ -22,7 +22,7 @@ use crate::kit::http::free_address;
 use crate::kit::mortal::MORTAL;
 use crate::kit::requests::{by_hand, publish};
 use crate::kit::share::Share;
-use crate::kit::{Folder, folder, names_in};
+use crate::kit::{Folder, folder, names_in, wait_for};
 use crate::servers::{hanging, server, silent};
 
 const NONE: Option<&str> = None;
@@ -38,6 +38,10 @@ struct Seen {
 
 impl Seen {
     fn of(command: &mut Command) -> Self {
+        // A server that has just started grants no locks.
+        wait_for("the end of the server's grace period", Duration::from_mins(1), || {
+            std::fs::read_to_string("/proc/fs/nfsd/v4_end_grace").unwrap().starts_with('Y').then_some(())
+        });
         let output = command.output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let report: Value =
@@ -69,7 +73,7 @@ impl Seen {
 }
 
 fn doctor<S: AsRef<std::ffi::OsStr>>(flags: impl IntoIterator<Item = S>) -> Seen {
-    Seen::of(command(&binary()).args(flags))
+    Seen::of(command(binary()).args(flags))
 }
 
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -376,7 +380,7 @@ fn what_kerberos_tls_and_version_3_need_is_found() {
     let gssd = folder.path().join("rpc.gssd");
     std::fs::copy("/bin/sleep", &gssd).unwrap();
     let running = Running(Command::new(&gssd).arg("infinity").spawn().unwrap());
-    crate::kit::wait_for("the process to have its name", Duration::from_mins(1), || {
+    wait_for("the process to have its name", Duration::from_mins(1), || {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", running.0.id())).unwrap();
         (name.trim() == "rpc.gssd").then_some(())
     });
@@ -403,23 +407,19 @@ fn a_clock_that_is_apart_from_the_server_s_is_found() {
     assert!(seen.checks["clock"][1].contains("behind this host's"), "{:?}", seen.checks["clock"]);
 }
 
-/// Whether the proxy below has cut a connection.
-static CUT: AtomicBool = AtomicBool::new(false);
+/// Whether the proxy below has swallowed a call.
+static SWALLOWED: AtomicBool = AtomicBool::new(false);
 
-/// Stands before the NFS server, and hands on nothing more of the connection in which the doctor makes its clone.
-fn cutting(client: TcpStream) {
+/// Stands before the NFS server, and hands on all but the call that makes the doctor's clone.
+fn swallowing(client: TcpStream) {
     let nfsd = TcpStream::connect("127.0.0.1:2049").unwrap();
     let mut replies = (nfsd.try_clone().unwrap(), client.try_clone().unwrap());
     std::thread::spawn(move || std::io::copy(&mut replies.0, &mut replies.1));
     let (mut calls, mut nfsd, mut bytes) = (client, nfsd, vec![0; 1 << 20]);
-    let mut is_cut = false;
     while let Ok(length @ 1..) = calls.read(&mut bytes) {
         // The name, as XDR has it: its length and its letters.
         let names_clone = bytes[..length].windows(9).any(|part| part == b"\0\0\0\x05clone");
-        if names_clone && !CUT.swap(true, Ordering::SeqCst) {
-            is_cut = true;
-        }
-        if !is_cut {
+        if !names_clone || SWALLOWED.swap(true, Ordering::SeqCst) {
             let _ = nfsd.write_all(&bytes[..length]);
         }
     }
@@ -428,9 +428,9 @@ fn cutting(client: TcpStream) {
 #[test]
 fn what_a_check_that_hung_left_on_the_export_is_removed() {
     let share = Share::new();
-    let options = format!("--options=nfsvers=4.2,port={}", server(cutting));
+    let options = format!("--options=nfsvers=4.2,port={}", server(swallowing));
     let seen = doctor(healthy(&share).iter().chain([&options]));
-    assert!(CUT.load(Ordering::SeqCst), "{:#?}", seen.checks);
+    assert!(SWALLOWED.load(Ordering::SeqCst), "{:#?}", seen.checks);
     seen.has_only("a server that stops to answer", &[("clone", "fail", "load")]);
     assert!(seen.checks["clone"][1].contains("did not end"), "{:?}", seen.checks["clone"]);
     assert_eq!(seen.checks["cleanup"][0], "pass", "{:?}", seen.checks["cleanup"]);
