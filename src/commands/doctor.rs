@@ -85,7 +85,7 @@ fn print(report: &Report) {
     }
     let count = |outcome| report.count(outcome);
     println!(
-        "{} passed, {} warnings, {} failures, {} skipped",
+        "{} passed, {} warned, {} failed, {} skipped",
         count(Outcome::Pass),
         count(Outcome::Warn),
         count(Outcome::Fail),

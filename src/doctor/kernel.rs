@@ -65,6 +65,10 @@ fn nfs_client(subject: &Subject) -> Check {
             NFS_CLIENT.warn("the kernel has the file system nfs (version 3), and not nfs4", remedy)
         }
         (Ok(_), Ok(_)) => NFS_CLIENT.fail("the kernel lacks the file system that the mount options ask for", remedy),
+        (Err(refused), _) | (_, Err(refused)) if refused.errno == Errno::EPERM => NFS_CLIENT.fail(
+            format!("fsopen(2): {refused}"),
+            "allow fsopen(2) and mount(2) in the container's seccomp profile (securityContext.privileged: true does)",
+        ),
         (Err(refused), _) | (_, Err(refused)) => NFS_CLIENT.fail(format!("fsopen(2): {refused}"), remedy),
     }
 }

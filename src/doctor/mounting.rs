@@ -53,7 +53,7 @@ pub(super) fn mount_share(subject: &Subject, server: &Reached) -> (Check, Option
 }
 
 fn mount_version(subject: &Subject, server: &Reached, version: Version) -> Result<OwnedFd, Refused> {
-    // Where the server dies now, what the kernel still has to tell it ends by itself, and holds up no other mount.
+    // Where the server dies now, the calls that the kernel still has for it end by themselves, and block no other mount.
     let own = Options::parse(["soft,timeo=30,retrans=1,nosharecache"]).unwrap_or_default();
     let options = subject.options.clone().merged(own);
     let parts = options.parts(version, server.address, server.client);

@@ -33,7 +33,7 @@ const STUCK_MOUNTS: Planned = Planned {
 pub(super) const CHECKS: &[Planned] = &[KUBELET_DIR, FOREIGN_MOUNTS, BREAKERS, STUCK_MOUNTS];
 
 /// How long a mount may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// No more file systems than these are asked.
 const MOST: usize = 128;
 /// How long the node plugin may take to answer.
@@ -176,16 +176,16 @@ fn stuck_mounts(table: &Table) -> Check {
     let mut seen = HashSet::new();
     let systems: Vec<&Mount> =
         table.iter().filter(|mount| mount.is_nfs() && !mount.on_deleted() && seen.insert(mount.device)).collect();
-    let (tell, answers) = mpsc::channel();
+    let (sender, answers) = mpsc::channel();
     for (index, mount) in systems.iter().take(MOST).enumerate() {
-        let (tell, point) = (tell.clone(), mount.mount_point.clone());
-        let asked = std::thread::Builder::new().spawn(move || tell.send((index, look_at(&point))));
+        let (sender, point) = (sender.clone(), mount.mount_point.clone());
+        let asked = std::thread::Builder::new().spawn(move || sender.send((index, look_at(&point))));
         if asked.is_err() {
             break;
         }
     }
-    drop(tell);
-    let (end, mut answered) = (Instant::now() + PATIENCE, vec![None; systems.len().min(MOST)]);
+    drop(sender);
+    let (end, mut answered) = (Instant::now() + TIMEOUT, vec![None; systems.len().min(MOST)]);
     while let Ok((index, answer)) = answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
         answered[index] = Some(answer);
     }

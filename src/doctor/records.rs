@@ -24,7 +24,7 @@ pub(super) const RECORDS: Planned = Planned {
 pub(super) const QUOTA_AGENT: Planned = Planned { name: "quota-agent", if_late: RECORDS.if_late };
 
 /// How long the records are read, of which there may be very many, each three calls to the server.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// No record and no agent's state is longer, in bytes.
 const LONGEST: u64 = 64 * 1024;
 /// The folder of the records.
@@ -48,7 +48,7 @@ pub(super) fn records(root: &OwnedFd) -> Check {
         Ok(names) => names,
         Err(errno) => return RECORDS.skip(format!("they cannot be read: {}", errno.desc())),
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let (mut read, mut newer, mut broken) = (0_usize, Vec::new(), Vec::new());
     for name in &names {
         let Some(name) = name.to_str().filter(|name| name.strip_suffix(SUFFIX).is_some()) else { continue };

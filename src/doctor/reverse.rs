@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const HOSTS: &str = "/etc/hosts";
 /// How long a name server may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const DNS_PORT: u16 = 53;
 /// A question's type and class: a name for an address, on the Internet.
 const PTR_IN: [u8; 4] = [0, 12, 0, 1];
@@ -19,7 +19,7 @@ pub(super) fn name_servers(resolvers: &str) -> Vec<IpAddr> {
     servers.filter_map(|server| server.trim().parse().ok()).collect()
 }
 
-/// The name that an address leads back to; none where nobody knows one.
+/// The name that an address leads back to; none where no name server has one.
 pub(super) fn name_of(address: IpAddr, name_servers: &[IpAddr]) -> Option<String> {
     let hosts = std::fs::read_to_string(HOSTS).unwrap_or_default();
     in_hosts(&hosts, address).or_else(|| name_servers.iter().find_map(|&server| ask(server, address)))
@@ -37,7 +37,7 @@ fn in_hosts(hosts: &str, address: IpAddr) -> Option<String> {
 fn ask(server: IpAddr, address: IpAddr) -> Option<String> {
     let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).ok()?;
+    socket.set_read_timeout(Some(TIMEOUT)).ok()?;
     socket.connect((server, DNS_PORT)).ok()?;
     let question = question(address);
     socket.send(&question).ok()?;

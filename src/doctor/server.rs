@@ -15,7 +15,7 @@ use crate::mount::worker::statd;
 const NFS: u32 = 100_003;
 const NULL: u32 = 0;
 /// How long a connection may take, and how long an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 const TCP: Planned =
     Planned { name: "tcp", if_late: "open the NFS port between this host and the server in firewalls" };
@@ -73,7 +73,7 @@ fn skip_from(at: usize, reason: &str, report: &mut Reporter<impl Write>) -> io::
 }
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -109,7 +109,7 @@ fn tcp(subject: &Subject, tries: &[(SocketAddr, io::Result<TcpStream>)]) -> Chec
 
 fn reason(error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("no answer within {} s", PATIENCE.as_secs()),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("no answer within {} s", TIMEOUT.as_secs()),
         ErrorKind::UnexpectedEof => "it closed the connection".into(),
         _ => error.to_string(),
     }
@@ -231,7 +231,7 @@ impl Connection {
     }
 
     fn exchange<T>(&mut self, call: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> io::Result<T> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => connect(self.address)?,
