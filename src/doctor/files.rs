@@ -20,7 +20,11 @@ use crate::reason::errno_of;
 
 const IF_LATE: &str = "look at the load of the NFS server: it stopped to answer in the middle of a call";
 
-pub(super) const WRITABLE: Planned = Planned { name: "writable", if_late: IF_LATE };
+pub(super) const WRITABLE: Planned = Planned {
+    name: "writable",
+    if_late: "run the doctor again in two minutes, since a server that has just started opens no files, and look at the load \
+              of the NFS server",
+};
 pub(super) const OWNER: Planned = Planned { name: "owner", if_late: IF_LATE };
 pub(super) const IDS: Planned = Planned { name: "ids", if_late: IF_LATE };
 pub(super) const LINKS: Planned = Planned { name: "links", if_late: IF_LATE };

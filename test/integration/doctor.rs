@@ -240,19 +240,17 @@ fn an_option_a_name_and_a_server_that_are_wrong_are_found_before_anything_is_mou
     drop(died);
 }
 
-/// Starts the server that dies again, with these versions, and ends its grace period.
+/// Starts the server that dies again, with these versions.
 fn restart(versions: &str) {
     MORTAL.run("rpc.nfsd 0");
     MORTAL.run(&format!("rpc.nfsd {versions} 4"));
-    let yes = Path::new("/run/doctor-yes");
-    std::fs::write(yes, "Y").unwrap();
-    MORTAL.run("dd status=none if=/run/doctor-yes of=/proc/fs/nfsd/v4_end_grace");
-    std::fs::remove_file(yes).unwrap();
+    MORTAL.wait_for_end_of_grace();
 }
 
 #[test]
 fn a_server_without_the_newest_version_is_told_and_one_without_the_version_that_is_asked_for_fails() {
     let mortal = [format!("--server={}", MORTAL.address), "--share=/".into()];
+    MORTAL.wait_for_end_of_grace();
     let before: Vec<String> = doctor(&mortal).found().into_keys().map(str::to_owned).collect();
     restart("-N 3 -N 4.2");
     let (any, newest) = (doctor(&mortal), doctor(mortal.iter().chain([&"--options=nfsvers=4.2".into()])));
