@@ -20,6 +20,7 @@ use crate::kit::clock::Clock;
 use crate::kit::driver::{Driver, binary};
 use crate::kit::http::free_address;
 use crate::kit::mortal::MORTAL;
+use crate::kit::name_server::{NameServer, no_such_name};
 use crate::kit::requests::{by_hand, publish};
 use crate::kit::share::Share;
 use crate::kit::{Folder, folder, names_in, wait_for};
@@ -188,40 +189,6 @@ fn all_passes_on_a_healthy_node_and_export_and_nothing_is_left() {
     let text = Command::new(binary()).arg("doctor").args(healthy(&share)).output().unwrap().stdout;
     let text = String::from_utf8(text).unwrap();
     assert!(text.lines().last().unwrap().contains(" 0 warned, 0 failed, "), "{text}");
-}
-
-/// Another name server for the guest, until this goes.
-struct NameServer(String);
-
-impl NameServer {
-    const RESOLVERS: &str = "/run/resolv.conf";
-
-    fn set(address: &str) -> Self {
-        let before = std::fs::read_to_string(Self::RESOLVERS).unwrap();
-        std::fs::write(Self::RESOLVERS, format!("nameserver {address}\n")).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for NameServer {
-    fn drop(&mut self) {
-        std::fs::write(Self::RESOLVERS, &self.0).unwrap();
-    }
-}
-
-/// Answers each question of the DNS, from now on, that there is no such name.
-fn no_such_name(address: &str) {
-    let socket = UdpSocket::bind(address).unwrap();
-    std::thread::spawn(move || {
-        let mut query = [0; 512];
-        while let Ok((length, client)) = socket.recv_from(&mut query) {
-            let mut reply = query[..length].to_vec();
-            (reply[2], reply[3]) = (0x81, 0x83);
-            // Nothing but the question is in it.
-            reply[6..12].fill(0);
-            let _ = socket.send_to(&reply, client);
-        }
-    });
 }
 
 #[test]
