@@ -8,6 +8,7 @@ pub mod beneath;
 pub mod cli;
 pub mod commands;
 pub mod controller;
+pub mod doctor;
 pub mod driver;
 pub mod export;
 pub mod health;

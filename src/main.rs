@@ -3,12 +3,16 @@
 use std::process::ExitCode;
 
 use nfs_csi::cli::{self, Invocation, QuotaCommand};
-use nfs_csi::commands::{check, jobs, kubectl, list, on_trash, quota_convert, quota_status};
+use nfs_csi::commands::{check, doctor, jobs, kubectl, list, on_trash, quota_convert, quota_status};
+use nfs_csi::doctor::worker as doctor_worker;
 use nfs_csi::{driver, mount::worker, quota};
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == worker::COMMAND) {
-        return worker::run(std::env::args_os().nth(2).as_deref());
+    let [command, parent] = [1, 2].map(|place| std::env::args_os().nth(place));
+    match command {
+        Some(command) if command == worker::COMMAND => return worker::run(parent.as_deref()),
+        Some(command) if command == doctor_worker::COMMAND => return doctor_worker::run(parent.as_deref()),
+        _ => {}
     }
     if let Some(plugin) = kubectl::invocation(std::env::args_os()) {
         return kubectl::run(&plugin);
@@ -19,6 +23,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Check(command)) => check::run(command),
         Ok(Invocation::List(command)) => list::run(command),
         Ok(Invocation::Jobs(command)) => jobs::run(command),
+        Ok(Invocation::Doctor(command)) => doctor::run(command),
         Ok(Invocation::Quota(QuotaCommand::Run(settings))) => quota::serve::run(&settings),
         Ok(Invocation::Quota(QuotaCommand::Status(command))) => quota_status::run(command),
         Ok(Invocation::Quota(QuotaCommand::Convert(command))) => quota_convert::run(command),

@@ -4,6 +4,7 @@
 //! variable.
 
 mod configuration;
+mod doctor_flags;
 mod export_commands;
 mod flags;
 mod go_driver;
@@ -20,6 +21,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use configuration::check;
 pub use configuration::{Checks, Configuration, Roles};
+pub use doctor_flags::DoctorCommand;
+use doctor_flags::{DoctorFlags, check_doctor};
 pub use export_commands::{CheckCommand, ExportPlace, Output, TrashAction, TrashCommand};
 use export_commands::{CheckFlags, TrashFlags, check_check, check_trash};
 use flags::Flags;
@@ -58,6 +61,8 @@ enum Command {
     List(ListFlags),
     /// Show the copies, snapshots and removals that a controller is at work on, and how far they are.
     Jobs(JobsFlags),
+    /// See whether a node or the controller, a server and an export are as the driver needs them, each with a remedy.
+    Doctor(DoctorFlags),
     /// Run the quota agent on an NFS server: it sets the limits that drivers want for volumes.
     Quota(QuotaFlags),
 }
@@ -75,6 +80,8 @@ pub enum Invocation {
     List(ListCommand),
     /// Show what a controller is at work on.
     Jobs(JobsCommand),
+    /// Look at a node, a server and an export.
+    Doctor(DoctorCommand),
     /// Run the quota agent, or print what it has set.
     Quota(QuotaCommand),
 }
@@ -135,6 +142,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
         Command::Check(flags) => return check_check(flags).map(Invocation::Check).map_err(wrong),
         Command::List(flags) => return check_list(flags).map(Invocation::List).map_err(wrong),
         Command::Jobs(flags) => return Ok(Invocation::Jobs(check_jobs(flags))),
+        Command::Doctor(flags) => return check_doctor(flags).map(Invocation::Doctor).map_err(wrong),
         Command::Quota(flags) => return check_quota(flags).map(Invocation::Quota).map_err(wrong),
     };
     if roles.node && flags.node_id.is_empty() {
@@ -213,6 +221,32 @@ mod tests {
             [(&[][..], "--export"), (&["--export=a"], "absolute"), (&["--export=/a", "--ready=0"], "0")]
         {
             assert!(parse(flags).unwrap_err().line().contains(named));
+        }
+    }
+
+    #[test]
+    fn the_doctor_is_told_a_server_a_share_and_options_or_none_of_them() {
+        let parse = |flags: &[&str]| -> Result<DoctorCommand, String> {
+            let arguments = ["nfs-csi", "doctor"].iter().chain(flags).map(OsString::from);
+            match parse(arguments).map_err(|answer| answer.line())? {
+                Invocation::Doctor(command) => Ok(command),
+                other => panic!("{other:?}"),
+            }
+        };
+        let bare = parse(&[]).unwrap();
+        assert_eq!((bare.server, bare.share, bare.kubelet_dir, bare.output), (None, None, None, Output::Text));
+        let flags = ["--server=[fd00::1]", "--share=export/", "--options=nfsvers=4.2,nconnect=4", "--output=json"];
+        let command = parse(&flags).unwrap();
+        assert_eq!((command.server.as_deref(), command.share.as_deref()), (Some("fd00::1"), Some("/export")));
+        assert_eq!((command.options.to_string().as_str(), command.output), ("vers=4.2,nconnect=4", Output::Json));
+        for (flags, named) in [
+            (&["--share=/export"][..], "--server"),
+            (&["--server=a b"], "a b"),
+            (&["--server=a", "--share=/../x"], ".."),
+            (&["--options=timeo=0"], "timeo"),
+        ] {
+            let line = parse(flags).unwrap_err();
+            assert!(line.contains(named), "{line}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the program does besides serving: work on an export from the command line.
 
 pub mod check;
+pub mod doctor;
 pub mod jobs;
 pub mod kubectl;
 pub mod list;

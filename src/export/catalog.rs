@@ -32,7 +32,7 @@ use crate::volume::size_limit::RecordedQuota;
 use crate::volume::subdir::SubDir;
 
 /// The newest format that this driver writes; it reads this and all before.
-const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 2;
 /// The format of records without limits: drivers that know nothing of limits read it.
 const WITHOUT_LIMITS: u32 = 1;
 

@@ -67,7 +67,7 @@ fn kept(folder: &Path) -> io::Result<(String, File)> {
 
 /// A part of a name that no other has: eight characters of chance.
 #[must_use]
-pub(super) fn nonce() -> String {
+pub(crate) fn nonce() -> String {
     let mut bytes = [0; BYTES];
     // The kernel's source of chance gives so few bytes at once, and always: it was filled when the host booted.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

@@ -86,7 +86,7 @@ fn lacking(calls: &[(&'static str, nix::Result<()>)]) -> Result<(), HostError> {
 /// # Errors
 /// See [`HostError`].
 pub fn can_mount() -> Result<(), HostError> {
-    if !has_capability(&read(STATUS)?) {
+    if !has_capability()? {
         return Err(HostError::NoCapability);
     }
     if knows_nfs(&read(FILE_SYSTEMS)?) {
@@ -95,6 +95,14 @@ pub fn can_mount() -> Result<(), HostError> {
     // The kernel loads a file system's module when it is asked for by name; nothing is mounted.
     let is_missing = |fs_type: &&str| find_file_system(fs_type) == Err(Errno::ENODEV);
     if NFS.iter().all(is_missing) { Err(HostError::NoNfs) } else { Ok(()) }
+}
+
+/// Whether this process has the capability that mounting needs.
+///
+/// # Errors
+/// [`HostError::Unreadable`].
+pub fn has_capability() -> Result<bool, HostError> {
+    read(STATUS).map(|status| holds_capability(&status))
 }
 
 /// Makes sure that what is mounted for pods below the kubelet's directory is seen by them. A container needs no more of
@@ -130,7 +138,7 @@ fn find_file_system(fs_type: &str) -> nix::Result<()> {
 }
 
 /// Whether the effective capabilities in the text of `/proc/self/status` hold CAP_SYS_ADMIN.
-fn has_capability(status: &str) -> bool {
+fn holds_capability(status: &str) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & 1 << CAP_SYS_ADMIN != 0)
 }
@@ -147,12 +155,12 @@ mod tests {
     #[test]
     fn the_capability_is_one_bit_of_the_effective_set() {
         let status = |set: &str| format!("Name:\tnfs-csi\nCapPrm:\t000001ffffffffff\nCapEff:\t{set}\nCapBnd:\t0\n");
-        assert!(has_capability(&status("000001ffffffffff")));
-        assert!(has_capability(&status("0000000000200000")));
+        assert!(holds_capability(&status("000001ffffffffff")));
+        assert!(holds_capability(&status("0000000000200000")));
         for without in ["000001ffffdfffff", "0000000000000000", "", "nothing"] {
-            assert!(!has_capability(&status(without)), "{without}");
+            assert!(!holds_capability(&status(without)), "{without}");
         }
-        assert!(!has_capability(""));
+        assert!(!holds_capability(""));
     }
 
     #[test]

@@ -6,9 +6,13 @@ const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
 const ACCEPTED: u32 = 0;
 const DENIED: u32 = 1;
-pub(super) const SUCCESS: u32 = 0;
-pub(super) const PROG_UNAVAIL: u32 = 1;
-pub(super) const PROG_MISMATCH: u32 = 2;
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const PROG_UNAVAIL: u32 = 1;
+pub(crate) const PROG_MISMATCH: u32 = 2;
+
+/// The flavour that asks for TLS, and the length and text of the token that offers it.
+const AUTH_TLS: u32 = 7;
+const STARTTLS: &[u8] = b"\0\0\0\x08STARTTLS";
 
 /// A record mark's top bit: this fragment is the last.
 const LAST_FRAGMENT: u32 = 0x8000_0000;
@@ -16,7 +20,7 @@ const LAST_FRAGMENT: u32 = 0x8000_0000;
 const LONGEST_REPLY: usize = 1024;
 
 /// A call of a procedure: program, version and number.
-pub(super) fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u32]) -> Vec<u8> {
+pub(crate) fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments: &[u32]) -> Vec<u8> {
     // Credential and verifier are both AUTH_NONE: a flavour of 0 and a length of 0.
     let mut words = vec![0, xid, CALL, RPC_VERSION, program, version, procedure, 0, 0, 0, 0];
     words.extend_from_slice(arguments);
@@ -24,9 +28,27 @@ pub(super) fn call(xid: u32, [program, version, procedure]: [u32; 3], arguments:
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
+/// The NULL call of a program that asks whether its server takes TLS: with the flavour AUTH_TLS (RFC 9289).
+pub(crate) fn tls_probe(xid: u32, [program, version]: [u32; 2]) -> Vec<u8> {
+    let mut bytes = call(xid, [program, version, 0], &[]);
+    // The flavour is the seventh word of the message, which begins behind the record mark.
+    bytes[28..32].copy_from_slice(&AUTH_TLS.to_be_bytes());
+    bytes
+}
+
+/// Whether the answer to [`tls_probe`] offers TLS; none while more is to come.
+pub(crate) fn offers_tls(xid: u32, bytes: &[u8]) -> Option<bool> {
+    match answer(xid, bytes) {
+        Received::Part => None,
+        // The verifier is of the flavour AUTH_NONE and holds the token, behind the record mark and three words.
+        Received::Answer(_) => Some(bytes.get(20..).is_some_and(|verifier| verifier.starts_with(STARTTLS))),
+        Received::Denied | Received::Other(_) => Some(false),
+    }
+}
+
 /// What came of a call so far.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// More is to come.
     Part,
     /// The answer: the words from the accept state on.
@@ -38,7 +60,7 @@ pub(super) enum Received {
 }
 
 /// Reads the answer to the call `xid` from what its connection gave.
-pub(super) fn answer(xid: u32, bytes: &[u8]) -> Received {
+pub(crate) fn answer(xid: u32, bytes: &[u8]) -> Received {
     let Some((mark, body)) = bytes.split_first_chunk::<4>() else { return Received::Part };
     let mark = u32::from_be_bytes(*mark);
     let length = (mark & !LAST_FRAGMENT) as usize;
@@ -90,6 +112,21 @@ mod tests {
         let bytes = call(7, [100_003, 4, 0], &[1, 2]);
         assert_eq!(bytes[..4], 0x8000_0030_u32.to_be_bytes());
         assert_eq!(bytes.len(), 52);
+    }
+
+    #[test]
+    fn a_server_offers_tls_by_a_token_in_its_verifier() {
+        let probe = tls_probe(7, [100_003, 4]);
+        assert_eq!(probe.len(), 44);
+        assert_eq!(probe[28..36], [0, 0, 0, 7, 0, 0, 0, 0]);
+        let token = [8, u32::from_be_bytes(*b"STAR"), u32::from_be_bytes(*b"TTLS")];
+        let offered = record(&[&[7, REPLY, ACCEPTED, 0], &token[..], &[SUCCESS]].concat());
+        for end in 0..offered.len() {
+            assert_eq!(offers_tls(7, &offered[..end]), None);
+        }
+        assert_eq!(offers_tls(7, &offered), Some(true));
+        assert_eq!(offers_tls(7, &record(&[7, REPLY, ACCEPTED, 0, 0, SUCCESS])), Some(false));
+        assert_eq!(offers_tls(7, &record(&[7, REPLY, DENIED, 1, 1])), Some(false));
     }
 
     proptest! {

@@ -15,6 +15,7 @@ mod creating;
 mod dead_controllers;
 mod dead_servers;
 mod deleting;
+mod doctor;
 mod inline;
 mod inventory;
 mod jobs;

@@ -9,6 +9,7 @@ pub mod content;
 pub mod driver;
 pub mod http;
 pub mod mortal;
+pub mod name_server;
 pub mod quota;
 pub mod records;
 pub mod replica;

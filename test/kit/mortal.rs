@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
+
+use super::wait_for;
 
 /// The server that dies, with its share `/`.
 pub const MORTAL: Server = Server { name: "mortal", address: "10.0.11.1" };
@@ -44,12 +47,24 @@ impl Server {
         Changed { server: self, back: format!("tc qdisc del dev {interface} root") }
     }
 
+    /// Waits until the server takes files to open and locks, some seconds after its start.
+    pub fn wait_for_end_of_grace(self) {
+        let state = format!("/proc/{}/root/proc/fs/nfsd/v4_end_grace", self.pid());
+        wait_for("the end of a server's grace period", Duration::from_mins(2), || {
+            std::fs::read_to_string(&state).is_ok_and(|state| state.starts_with('Y')).then_some(())
+        });
+    }
+
     /// Runs a command where the server lives.
     pub fn run(self, command: &str) {
-        let pid = std::fs::read_to_string(format!("/run/server-{}.pid", self.name)).expect("the server's process");
         let words = command.split_whitespace();
-        let status = Command::new("nsenter").args(["-t", pid.trim(), "-m", "-n", "-u"]).args(words).status();
+        let status = Command::new("nsenter").args(["-t", &self.pid(), "-m", "-n", "-u"]).args(words).status();
         assert!(status.expect("nsenter").success(), "{command}");
+    }
+
+    fn pid(self) -> String {
+        let pid = std::fs::read_to_string(format!("/run/server-{}.pid", self.name)).expect("the server's process");
+        pid.trim().to_owned()
     }
 }
 

@@ -140,6 +140,17 @@ impl Options {
     /// The data for mount(2) of a server at this address. `client` is this host's address towards it: a server of
     /// NFS 4.0 calls back there.
     pub fn data(&self, version: Version, server: SocketAddr, client: Option<IpAddr>) -> Result<String, OptionError> {
+        let data = self.parts(version, server, client)?.join(",");
+        if data.len() > LONGEST_DATA { Err(OptionError::TooLong { bytes: data.len() }) } else { Ok(data) }
+    }
+
+    /// The options of [`Self::data`] one by one, for fsconfig(2).
+    pub fn parts(
+        &self,
+        version: Version,
+        server: SocketAddr,
+        client: Option<IpAddr>,
+    ) -> Result<Vec<String>, OptionError> {
         self.check_transport(version)?;
         let mount_server = self.value("mountaddr").and_then(address).unwrap_or(server.ip());
         let (family, server) = (server.ip(), with_zone(server));
@@ -171,8 +182,7 @@ impl Options {
             };
             parts.push(text);
         }
-        let data = parts.join(",");
-        if data.len() > LONGEST_DATA { Err(OptionError::TooLong { bytes: data.len() }) } else { Ok(data) }
+        Ok(parts)
     }
 
     /// The server's TCP or UDP port for NFS.

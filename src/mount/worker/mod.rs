@@ -7,7 +7,7 @@ mod attempt;
 mod errno;
 mod kernel;
 mod scratch_dir;
-mod statd;
+pub(crate) mod statd;
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -19,7 +19,7 @@ const TCP: u32 = 6;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether the port mapper knows it, and it takes connections.
-pub(super) fn runs() -> bool {
+pub(crate) fn runs() -> bool {
     find().unwrap_or(false)
 }
 
