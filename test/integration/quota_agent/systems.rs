@@ -6,7 +6,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::kit::driver::{binary, run};
 use crate::kit::http::{free_address, get};
-use crate::kit::quota::{Agent, DEADLINE, EXT4, Export, XFS, wanted};
+use crate::kit::quota::{Agent, DEADLINE, EXT4, Export, READY, XFS, wanted};
 use crate::kit::{folder, wait_for};
 
 const MIB: u64 = 1 << 20;
@@ -85,6 +85,7 @@ fn the_status_shows_each_volume_on_the_server_and_to_a_client() {
         let usage = std::fs::read_to_string(export.quota_path("usage")).ok()?;
         (usage.lines().count() == 2).then_some(())
     });
+    wait_for("other directories to be ready", DEADLINE, || (export.ready().len() == READY).then_some(()));
     for path in [export.path().to_owned(), export.over_nfs("")] {
         let status = |output: &str| {
             let mut command = Command::new(binary());
@@ -101,7 +102,7 @@ fn the_status_shows_each_volume_on_the_server_and_to_a_client() {
         }
         assert!(line(&unclaimed.to_string()).contains("not taken yet"), "{table}");
         let overview: serde_json::Value = serde_json::from_str(&status("--output=json")).unwrap();
-        assert_eq!((&overview[0]["alive"], &overview[0]["ready"]), (&true.into(), &8.into()));
+        assert_eq!((&overview[0]["alive"], &overview[0]["ready"]), (&true.into(), &READY.into()));
         let volume = &overview[0]["volumes"][0];
         assert_eq!((&volume["name"], &volume["directory"]), (&"pvc-1".into(), &"team-a".into()));
         assert_eq!((&volume["limitBytes"], &volume["usedInodes"]), (&(5 * MIB).into(), &1.into()));

@@ -1,12 +1,13 @@
 //! `nfs-csi quota convert`.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 
 use super::{SIZE, assert_well, class, condition, create, fits, made, on_disk, on_export, record, shown};
-use crate::kit::driver::Driver;
-use crate::kit::quota::{Agent, Export, XFS};
+use crate::kit::driver::{Driver, binary};
+use crate::kit::quota::{Agent, DEADLINE, Export, XFS};
 use crate::kit::requests::expand;
-use crate::kit::{folder, names_in};
+use crate::kit::{folder, names_in, wait_for};
 use crate::trees::{assert_same, entries, fill};
 
 #[tokio::test]
@@ -54,6 +55,55 @@ async fn a_volume_with_files_gets_a_limit_and_all_of_it_is_charged() {
     assert_eq!(shown(&directory), 2 * SIZE);
     assert!(!condition(&mut controller, &volume).await.abnormal);
     assert!(export.unclaimed().is_empty());
+    assert_well(&export);
+}
+
+#[tokio::test]
+async fn a_conversion_that_is_killed_again_and_again_is_completed_by_the_next() {
+    const FILES: u32 = 1500;
+    const KILLS: u32 = 12;
+    let export = Export::on(XFS);
+    let _agent = Agent::start(&export, &[]);
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let volume = made(&mut controller, create(&export, "pvc-1", SIZE, &[("quota", "none")])).await;
+    let directory = on_disk(&export, &volume);
+    for file in 0..FILES {
+        let within = directory.join(format!("{}/{}", file % 10, file % 7));
+        std::fs::create_dir_all(&within).unwrap();
+        std::fs::write(within.join(file.to_string()), "kept").unwrap();
+    }
+    let before = entries(&directory);
+    let convert = || {
+        let mut command = Command::new(binary());
+        command.args(["quota", "convert", "pvc-1", &format!("--export={}", export.path().display())]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let charged = || export.projects("applied").iter().map(|id| export.kernel(*id).inodes).sum::<u64>();
+    let mut midway = 0;
+    for kill in 1..=KILLS {
+        // Each gets a little further than the one before it, which is seen on the disk.
+        let mut running = convert();
+        wait_for("a part to be converted", DEADLINE, || {
+            let has_ended = running.try_wait().unwrap().is_some();
+            (has_ended || charged() > u64::from(FILES * kill / (2 * KILLS))).then_some(())
+        });
+        midway += u32::from(running.try_wait().unwrap().is_none());
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(record(&export, "pvc-1").project().is_none() || charged() >= u64::from(FILES));
+    }
+    assert!(midway > 0, "none was killed midway");
+    assert!(convert().wait().unwrap().success());
+    assert_same(&before, &directory, &directory);
+    let project = record(&export, "pvc-1").project().unwrap();
+    let mut entries = std::collections::HashSet::new();
+    walk(&directory, &mut entries);
+    wait_for("the directory that was claimed to go", DEADLINE, || export.unclaimed().is_empty().then_some(()));
+    assert_eq!((export.kernel(project).inodes, shown(&directory)), (entries.len() as u64, SIZE));
+    assert_eq!(export.projects("applied"), [project]);
+    assert!(!condition(&mut controller, &volume).await.abnormal);
     assert_well(&export);
 }
 
