@@ -3,11 +3,14 @@ import json
 import os
 
 from tests import api
-from tests.objects import DRIVER, bound, claim, cleared, events_of, phase, pod, storage_class
+from tests.objects import (DRIVER, apply, bound, claim, cleared, events_of, phase, pod, pods_ready, run, storage_class,
+                           succeeds)
 from tests.runner import test
 
 PARALLEL = 2
 LIMITED = "/run/exports/quota-xfs"
+# The disk of a server in the cluster.
+IN_CLUSTER = "/run/in-cluster"
 # Ends when there is no space for a file, and again when that is there.
 WRITER = ("dd if=/dev/zero of=/data/first bs=1M count=24 conv=fsync 2>&1; echo full; "
           "until dd if=/dev/zero of=/data/second bs=1M count=24 conv=fsync 2> /dev/null; do sleep 1; done; "
@@ -74,3 +77,25 @@ def a_volume_is_changed_by_editing_its_claim():
     api.gone("PersistentVolume", volume)
     assert os.path.isdir(f"{LIMITED}/{volume}")
     os.rmdir(f"{LIMITED}/{volume}")
+
+
+@test
+def a_server_in_the_cluster_with_its_agent_beside_it_limits_volumes():
+    run("kubectl", "label", "node", "guest", "nfs-csi/quota-server=")
+    with open("../../deploy/quota/nfs-server.yaml") as file:
+        # There is another server in the cluster, of deploy/example.
+        text = file.read().replace("nfs-server", "limited-server").replace("/srv/nfs", IN_CLUSTER)
+    apply(text)
+    [server] = api.wait("the server's pod", 180, lambda: pods_ready("limited-server", "default"))
+    storage_class("in-pod", {"server": server["status"]["podIP"], "share": "/", "quota": "required"})
+    claim("in-pod", "in-pod", size="16Mi")
+    volume = bound("in-pod")["metadata"]["name"]
+    found = os.statvfs(f"{IN_CLUSTER}/{volume}")
+    assert found.f_blocks * found.f_frsize == 16 << 20
+    script = "dd if=/dev/zero of=/data/large bs=1M count=17 conv=fsync 2>&1 | grep -o 'No space'; df -m /data | tail -n 1"
+    written = succeeds("in-pod", script, {"data": "in-pod"}).split()
+    assert (written[:2], written[-5]) == (["No", "space"], "16"), written
+    with cleared("PersistentVolumeClaim in-pod", "StorageClass in-pod"):
+        pass
+    api.gone("PersistentVolume", volume)
+    api.delete("Deployment", "limited-server")
