@@ -18,6 +18,8 @@ use crate::volumes::{remove, settle, volumes};
 const FAR: &str = "10.0.10.1";
 /// How many volumes are made in a round.
 const COUNT: usize = 100;
+/// How many directories the agent keeps ready.
+const READY: usize = 256;
 /// Rounds with a limit and without one, by turns.
 const ROUNDS: usize = 3;
 /// How many projects the agent has for its own figures.
@@ -35,7 +37,7 @@ pub async fn against_none(report: &mut Report) {
 
 async fn created(report: &mut Report) {
     let export = Export::on(XFS);
-    let agent = Agent::start(&export, &["--ready=256"]);
+    let agent = Agent::start(&export, &[&format!("--ready={READY}")]);
     let folder = folder();
     let driver = Driver::start_as("controller", folder.path(), &[]);
     let controller = driver.controller().await;
@@ -52,7 +54,7 @@ async fn created(report: &mut Report) {
             let mut busy = 0.0;
             for round in 0..ROUNDS {
                 for (at, (name, class)) in classes.iter().enumerate() {
-                    wait_for("directories", DEADLINE, || (export.ready().len() >= 200).then_some(()));
+                    wait_for("directories", DEADLINE, || (export.ready().len() == READY).then_some(()));
                     settle(&folder).await;
                     let (before, of_agent) = (Operations::so_far(folder.path()), ticks(agent.pid()));
                     let name = format!("{name}-{round}-{latency}");
