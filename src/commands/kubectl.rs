@@ -18,7 +18,7 @@ use super::FAILED;
 /// The name of the plugin's file.
 const FILE: &str = "kubectl-nfs_csi";
 /// The commands that can be run in the controller's pod.
-const COMMANDS: [&str; 4] = ["list", "jobs", "check", "trash"];
+const COMMANDS: [&str; 5] = ["list", "jobs", "check", "trash", "doctor"];
 /// What chooses the controller's pods, unless it is said.
 const SELECTOR: &str = "app=csi-nfs-controller";
 /// The driver's container in these pods, and its program there.
@@ -35,6 +35,7 @@ commands (kubectl nfs-csi COMMAND --help says more):
   jobs    the copies, snapshots and removals that the controller is at work on
   check   whether all that the driver keeps on an export fits together
   trash   what was deleted and is kept, to bring it back or to free it
+  doctor  whether the controller, a server and an export are as the driver needs them
 
 flags, before or behind the command:
   -n, --namespace NAME    the controller's namespace [default: all are looked through]

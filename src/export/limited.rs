@@ -44,7 +44,7 @@ const UNANSWERED: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
 /// It is not expected to take longer than this.
-const LONGEST_EXPECTED: Duration = Duration::from_millis(20);
+const LONGEST_EXPECTED: Duration = Duration::from_millis(5);
 /// When a wait is long enough to look for a refusal.
 const LONG: Duration = Duration::from_millis(100);
 /// How long what the agent said of itself is believed.
@@ -329,8 +329,8 @@ impl Export {
         let mut known = self.limits();
         known.claims.remove(&claimed.wanted.volume);
         known.expected = match questions {
-            1 => known.expected.mul_f32(0.9),
-            _ => claimed.at.elapsed().min(LONGEST_EXPECTED),
+            1 => known.expected * 3 / 4,
+            _ => ((known.expected + claimed.at.elapsed()) / 2).min(LONGEST_EXPECTED),
         };
         Ok(opened)
     }
