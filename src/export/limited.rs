@@ -384,11 +384,18 @@ impl Export {
                 known.agent = None;
                 drop(known);
                 let agent = self.living_agent(folders)?;
-                return Err(self.unlimited(format!(
-                    "its quota agent on {} did not answer within {} s, and was alive then: see its log",
-                    shown(&agent.host),
-                    patience.as_secs_f32()
-                )));
+                let applied = self.read_link::<Applied>(&folders.applied, project)?;
+                let reason = if applied.is_some_and(|applied| applied.generation >= generation) {
+                    "the limit is set, but the server does not show it as the directory's size: that takes the \
+                     kernel's own NFS server, and a file system mounted with prjquota"
+                        .into()
+                } else {
+                    let (host, waited) = (shown(&agent.host), patience.as_secs_f32());
+                    format!(
+                        "its quota agent on {host} did not answer within {waited} s, and was alive then: see its log"
+                    )
+                };
+                return Err(self.unlimited(reason));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LAST_PAUSE);
