@@ -1,6 +1,6 @@
 //! CreateVolume with a limit of the volume's size that the server holds (`quota: required` and `preferred`).
 //!
-//! The directory is one that the export's quota agent made and whose limit is in force (export/limited.rs). The record
+//! The directory is one that the export's quota agent made and whose limit is in force (export/limited/). The record
 //! comes first here and names just this directory, and then it is renamed to its place: whoever finds the record,
 //! after a crash or beside another controller, can only put the same directory there. So no rename ever replaces a
 //! directory that is a volume's already.

@@ -10,7 +10,7 @@
 //!   shared/<key>.<secret> the tree of a snapshot that volumes read, 0711 as the folders above (shared_trees.rs)
 //!   trash/<id>           deleted volumes and snapshots until they are freed (trash.rs)
 //!   retained/<key>.json  the record of a deleted volume whose directory stays
-//!   quota/               limits: what the driver and the server's quota agent write to each other (limited.rs)
+//!   quota/               limits: what the driver and the server's quota agent write to each other (limited/)
 //!   doctor-<id>          what `nfs-csi doctor` works in while it runs
 //!   clock                a file that is touched to learn the server's time (clock.rs)
 //! ```
