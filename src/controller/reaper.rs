@@ -313,10 +313,8 @@ impl Work {
         }
         let next_due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
         let routine = (retention / 4).min(if has_left { REST_WAIT } else { LONGEST_WAIT });
-        let wait = [next_due, next_stuck, swept.and_then(|swept| swept.next)]
-            .into_iter()
-            .flatten()
-            .fold(routine, Duration::min);
+        let next_swept = swept.and_then(|swept| swept.next);
+        let wait = [next_due, next_stuck, next_swept].into_iter().flatten().fold(routine, Duration::min);
         Ok(wait.max(SHORTEST_WAIT))
     }
 }
@@ -350,12 +348,8 @@ struct Looked {
 
 fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
     let Some(trash) = export.trash()? else {
-        return Ok(Looked {
-            trash: Trash::default(),
-            now: Duration::ZERO,
-            is_apart: false,
-            swept: Some(Swept::default()),
-        });
+        let swept = Some(Swept::default());
+        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false, swept });
     };
     let is_apart = export.is_clock_apart()?;
     let mut swept = None;
@@ -436,21 +430,17 @@ mod tests {
     use crate::export::trash::Kind;
     use crate::volume::record_key::RecordKey;
 
-    #[tokio::test]
-    async fn the_metrics_have_the_trash_and_what_is_in_staging() {
-        let (reaper, metrics) =
-            (Reaper { orders: mpsc::unbounded_channel().0, state: Arc::default() }, Metrics::new("d"));
+    #[test]
+    fn the_metrics_have_the_trash_and_what_is_in_staging() {
+        let reaper = Reaper { orders: mpsc::unbounded_channel().0, state: Arc::default() };
+        let metrics = Metrics::new("d");
         reaper.observe(&metrics);
         let share = Share::parse("nas:/export").unwrap();
         locked(&reaper.state).seen.insert(share.clone(), 2);
         locked(&reaper.state).staged.insert(share, 3);
-        let text = metrics.text();
-        for line in ["nfs_csi_trash_entries", "nfs_csi_trash_stuck_entries", "nfs_csi_staging_entries"]
-            .into_iter()
-            .zip([2, 0, 3])
-        {
-            let line = format!("{}{{export=\"nas:/export\"}} {}\n", line.0, line.1);
-            assert!(text.contains(&line), "{line}: {text}");
+        for (metric, value) in [("trash_entries", 2), ("trash_stuck_entries", 0), ("staging_entries", 3)] {
+            let line = format!("nfs_csi_{metric}{{export=\"nas:/export\"}} {value}\n");
+            assert!(metrics.text().contains(&line), "{line}: {}", metrics.text());
         }
     }
 

@@ -17,8 +17,9 @@ import urllib.request
 from chart import CHART, TOP, parsed, refused, rendered
 
 METRICS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "metrics")
-# The metrics in metrics/ are of what runs only with an NFS server or in a cluster. The driver itself runs here.
-RECORDED = ("controller", "node", "agent", "kube", "kubelet")
+# What runs only with an NFS server or in a cluster has its metrics in metrics/, in the form in which it answers them. A
+# controller without a server runs here.
+SAMPLES = ("controller", "node", "agent", "kube", "kubelet")
 OPENMETRICS, PLAIN = "application/openmetrics-text; version=1.0.0; charset=utf-8", "text/plain; version=0.0.4"
 # What Grafana puts in for its variables.
 VARIABLES = {"$instance": ".*", "$driver": "nfs.csi.k8s.io", "$__rate_interval": "1m"}
@@ -132,7 +133,7 @@ def _driver(folder):
 
 
 @contextlib.contextmanager
-def _recorded():
+def _samples():
     """Answers what is in metrics/. Gives its port."""
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self):  # pylint: disable=invalid-name # http.server's name
@@ -187,8 +188,8 @@ def each_query_is_answered_by_a_prometheus_that_scrapes_the_driver():
             query = query.replace(name, value)
         assert "$" not in query.replace('"$1"', ""), query
         queries.append((title, query))
-    with tempfile.TemporaryDirectory(prefix="nfs-csi-dashboard-") as folder, _driver(folder) as driver, _recorded() as recorded:
-        targets = {"driver": (driver, "/metrics"), **{name: (recorded, f"/{name}.txt") for name in RECORDED}}
+    with tempfile.TemporaryDirectory(prefix="nfs-csi-dashboard-") as folder, _driver(folder) as driver, _samples() as samples:
+        targets = {"driver": (driver, "/metrics"), **{name: (samples, f"/{name}.txt") for name in SAMPLES}}
         with _prometheus(folder, targets) as ask:
             def unanswered():
                 return [query for query in queries if not ask("query", query=query[1])["result"]]
@@ -210,20 +211,20 @@ def each_query_is_answered_by_a_prometheus_that_scrapes_the_driver():
     assert asked and asked <= scraped, asked - scraped
 
 
-def the_recorded_metrics_are_those_of_the_driver():
+def the_metrics_of_these_tests_are_all_of_the_driver_s():
     """Each family is in src/metrics.rs with this kind, and each metric in the documentation."""
     with open(os.path.join(TOP, "src/metrics.rs")) as file:
         source = file.read()
     with open(os.path.join(TOP, "docs/metrics.md")) as file:
         documented = set(re.findall(r"`(nfs_csi_[a-z_]+)`", file.read()))
     kinds = {name: kind.lower() for name, kind in re.findall(r'name: "(nfs_csi_[a-z_]+)",.*?kind: Kind::(\w+)', source, re.S)}
-    families, recorded = set(re.findall(r'"(nfs_csi_[a-z_]+)"', source)), set()
-    for name in RECORDED:
+    families, there = set(re.findall(r'"(nfs_csi_[a-z_]+)"', source)), set()
+    for name in SAMPLES:
         with open(os.path.join(METRICS, f"{name}.txt")) as file:
             found = re.findall(r"^# TYPE (nfs_csi_[a-z_]+) (\w+)$", file.read(), re.M)
         for family, kind in found:
             assert family in families and kinds.get(family, kind) == kind, (name, family, kind)
             metric = family + {"counter": "_total", "info": "_info"}.get(kind, "")
             assert metric in documented, metric
-            recorded.add(family)
-    assert recorded == families, families - recorded
+            there.add(family)
+    assert there == families, families - there
