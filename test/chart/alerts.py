@@ -27,9 +27,14 @@ def _turns(healthy, faulty):
     return f"{healthy}+0x{BEGIN - 1} {faulty}+0x{END}"
 
 
-def _grows(first, by, more=""):
+def _grows(first, by):
     """A metric that grows each minute, from when the fault begins."""
-    return f"{first}+0x{BEGIN - 1} {first}+{by}x{END}{more}"
+    return f"{first}+0x{BEGIN - 1} {first}+{by}x{END}"
+
+
+def _appears(by):
+    """A counter that is not there before the first of what it counts."""
+    return f"_x{BEGIN} 1+{by}x{END}"
 
 
 def _failing(method, code):
@@ -45,9 +50,9 @@ FAULTS = {
         {'kube kube_deployment_status_replicas_available{namespace="kube-system",deployment="csi-nfs-controller"}': _turns(1, 0)},
         {"namespace": "kube-system", "deployment": "csi-nfs-controller"}),
     "ServerRefused": ({'node nfs_csi_server_refused{server="nas"}': _turns(0, 1)}, {"instance": NODE, "server": "nas"}),
-    "NodeCannotMount": ({f'node {_failing("NodePublishVolume", "UNAVAILABLE")}': _grows(0, 2)},
+    "NodeCannotMount": ({f'node {_failing("NodePublishVolume", "UNAVAILABLE")}': _appears(2)},
                         {"instance": NODE, "code": "UNAVAILABLE"}),
-    "CallsFailing": ({f'controller {_failing("CreateVolume", "RESOURCE_EXHAUSTED")}': _grows(0, 1)},
+    "CallsFailing": ({f'controller {_failing("CreateVolume", "RESOURCE_EXHAUSTED")}': _appears(1)},
                      {"instance": CONTROLLER, "method": "CreateVolume", "code": "RESOURCE_EXHAUSTED"}),
     "ExportCallsHang": ({'controller nfs_csi_export_calls_hanging{server="nas"}': _turns(0, 4)},
                         {"instance": CONTROLLER, "server": "nas"}),
