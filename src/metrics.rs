@@ -154,6 +154,14 @@ pub const TRASH_STUCK: Reading = Reading {
     labels: &["export"],
 };
 
+/// What is in staging.
+pub const STAGING: Reading = Reading {
+    name: "nfs_csi_staging_entries",
+    help: "Clones, snapshots and restores in staging, under way or cut short and not swept yet, by export",
+    kind: Kind::Gauge,
+    labels: &["export"],
+};
+
 /// Volumes whose limit does not hold.
 pub const UNENFORCED: Reading = Reading {
     name: "nfs_csi_volumes_unenforced",

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::export::pool::Exports;
+use crate::export::staging_sweep::Swept;
 use crate::export::trash::{Kind, Trash, TrashName};
 use crate::export::trash_free::{Failure, Needed, seconds_now};
 use crate::export::{Export, ExportError};
@@ -63,6 +64,8 @@ struct State {
     stuck: HashMap<Entry, Stuck>,
     /// How many entries were in the trash of each export at the last look.
     seen: HashMap<Share, usize>,
+    /// How much was left in staging of each export at the last sweep.
+    staged: HashMap<Share, u64>,
 }
 
 type Entry = (Share, TrashName);
@@ -112,7 +115,7 @@ impl Reaper {
         let _ = self.orders.send(Order::Watch(share.clone(), options.clone()));
     }
 
-    /// Tells the metrics what is in the trash, and what cannot be freed.
+    /// Adds to the metrics what is in the trash, what cannot be freed, and what is in staging.
     pub(super) fn observe(&self, metrics: &Metrics) {
         let state = Arc::clone(&self.state);
         metrics.read(metrics::TRASH, move || {
@@ -126,6 +129,10 @@ impl Reaper {
                 *counts.entry(share).or_default() += 1;
             }
             counts.into_iter().map(|(share, count)| (share.to_string(), count)).collect()
+        });
+        let state = Arc::clone(&self.state);
+        metrics.read(metrics::STAGING, move || {
+            locked(&state).staged.iter().map(|(share, left)| (share.to_string(), *left)).collect()
         });
     }
 }
@@ -275,7 +282,7 @@ impl Work {
         let export = self.exports.open(share, options).await?;
         let retention = self.staging_retention;
         let looked = export.run_in_background(move |export| look(export, retention, sweeps)).await;
-        let Looked { mut trash, now, is_apart, staged } = looked.inspect_err(|error: &ExportError| {
+        let Looked { mut trash, now, is_apart, swept } = looked.inspect_err(|error: &ExportError| {
             if error.is_stale() {
                 self.exports.forget(&export);
             }
@@ -283,6 +290,9 @@ impl Work {
         {
             let mut state = locked(&self.state);
             state.seen.insert(share.clone(), trash.kept.len() + trash.due.len());
+            if let Some(swept) = swept {
+                state.staged.insert(share.clone(), swept.left);
+            }
             let all: HashSet<&TrashName> = trash.due.iter().collect();
             state.stuck.retain(|(other, name), _| other != share || all.contains(name));
         }
@@ -303,7 +313,8 @@ impl Work {
         }
         let next_due = trash.kept.iter().map(|name| Duration::from_secs(name.keep_until).saturating_sub(now)).min();
         let routine = (retention / 4).min(if has_left { REST_WAIT } else { LONGEST_WAIT });
-        let wait = [next_due, next_stuck, staged].into_iter().flatten().fold(routine, Duration::min);
+        let next_swept = swept.and_then(|swept| swept.next);
+        let wait = [next_due, next_stuck, next_swept].into_iter().flatten().fold(routine, Duration::min);
         Ok(wait.max(SHORTEST_WAIT))
     }
 }
@@ -331,26 +342,27 @@ struct Looked {
     now: Duration,
     /// Whether this host's clock is wrong.
     is_apart: bool,
-    /// When something in staging is due for which there was no space.
-    staged: Option<Duration>,
+    /// What is left in staging; none where it was not swept.
+    swept: Option<Swept>,
 }
 
 fn look(export: &Export, retention: Duration, sweeps: bool) -> Result<Looked, ExportError> {
     let Some(trash) = export.trash()? else {
-        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false, staged: None });
+        let swept = Some(Swept::default());
+        return Ok(Looked { trash: Trash::default(), now: Duration::ZERO, is_apart: false, swept });
     };
     let is_apart = export.is_clock_apart()?;
-    let mut staged = None;
+    let mut swept = None;
     if !is_apart {
         export.sweep_trash(&trash)?;
-        staged = export.sweep_staging(retention)?;
+        swept = Some(export.sweep_staging(retention)?);
         if sweeps {
             export.sweep_claims(retention)?;
             export.sweep_prepared(retention)?;
             export.throw_away_unused_trees(None)?.into_iter().for_each(|name| export.leave_to_reaper(name));
         }
     }
-    Ok(Looked { trash, now: export.now(), is_apart, staged })
+    Ok(Looked { trash, now: export.now(), is_apart, swept })
 }
 
 /// What the server's time may seem to go back: it tells it in ticks.
@@ -417,6 +429,20 @@ mod tests {
     use super::*;
     use crate::export::trash::Kind;
     use crate::volume::record_key::RecordKey;
+
+    #[test]
+    fn the_metrics_have_the_trash_and_what_is_in_staging() {
+        let reaper = Reaper { orders: mpsc::unbounded_channel().0, state: Arc::default() };
+        let metrics = Metrics::new("d");
+        reaper.observe(&metrics);
+        let share = Share::parse("nas:/export").unwrap();
+        locked(&reaper.state).seen.insert(share.clone(), 2);
+        locked(&reaper.state).staged.insert(share, 3);
+        for (metric, value) in [("trash_entries", 2), ("trash_stuck_entries", 0), ("staging_entries", 3)] {
+            let line = format!("nfs_csi_{metric}{{export=\"nas:/export\"}} {value}\n");
+            assert!(metrics.text().contains(&line), "{line}: {}", metrics.text());
+        }
+    }
 
     #[test]
     fn what_is_kept_is_not_freed_whoever_asks_for_it() {

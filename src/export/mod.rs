@@ -27,7 +27,7 @@ mod shared_trees;
 mod small_file;
 pub mod snapshots;
 pub mod staging;
-mod staging_sweep;
+pub mod staging_sweep;
 pub mod trash;
 pub mod trash_free;
 mod trash_name;

@@ -31,6 +31,15 @@ pub(super) enum InStaging {
     Unknown(String),
 }
 
+/// What a sweep of staging left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// How many clones, snapshots and restores are in staging still, under way or cut short.
+    pub left: u64,
+    /// When to sweep again, for those for which there was no space.
+    pub next: Option<Duration>,
+}
+
 impl InStaging {
     fn of(name: String) -> Self {
         match AttemptName::parse(&name) {
@@ -79,15 +88,19 @@ impl Export {
         Ok(staged)
     }
 
-    /// Takes out of staging what nobody has worked on for so long, or for minutes where there was no space for it. Gives
-    /// when to look again for the latter.
+    /// Removes from staging what has shown no sign of life for `retention`, or for minutes where there was no space
+    /// for it.
     ///
     /// # Errors
     /// Where the server fails.
-    pub fn sweep_staging(&self, retention: Duration) -> Result<Option<Duration>, ExportError> {
-        let mut next: Option<Duration> = None;
+    pub fn sweep_staging(&self, retention: Duration) -> Result<Swept, ExportError> {
+        let mut swept = Swept::default();
         for (staged, silent) in self.staged()? {
-            let Some(silent) = silent else { continue };
+            let is_work = !matches!(staged, InStaging::Temporary(_));
+            let Some(silent) = silent else {
+                swept.left += u64::from(is_work);
+                continue;
+            };
             let (kept, is_full) = match &staged {
                 InStaging::Temporary(_) => (retention.min(TEMPORARY), false),
                 InStaging::Attempt(attempt) if silent < retention && self.was_full(attempt)? => {
@@ -97,12 +110,15 @@ impl Export {
             };
             if silent >= kept {
                 self.sweep_one(&staged)?;
-            } else if is_full {
-                let left = kept.saturating_sub(silent);
-                next = Some(next.map_or(left, |next| next.min(left)));
+                continue;
+            }
+            swept.left += u64::from(is_work);
+            if is_full {
+                let wait = kept.saturating_sub(silent);
+                swept.next = Some(swept.next.map_or(wait, |next| next.min(wait)));
             }
         }
-        Ok(next)
+        Ok(swept)
     }
 
     fn sweep_one(&self, staged: &InStaging) -> Result<(), ExportError> {
@@ -177,13 +193,15 @@ mod tests {
         };
         let (day, left) = (Duration::from_hours(24), || export.staged_names().unwrap().len());
         begin("pvc-1");
-        assert_eq!(export.sweep_staging(day).unwrap(), None);
+        assert_eq!(export.sweep_staging(day).unwrap(), Swept { left: 1, next: None });
         let full = begin("pvc-2");
         export.note_full(&full).unwrap();
-        assert!(export.sweep_staging(day).unwrap().is_some_and(|next| next <= FULL && !next.is_zero()));
-        assert_eq!(left(), 3);
-        assert!(export.sweep_staging(FULL).unwrap().is_some_and(|next| next <= FULL / FULL_PART));
-        export.sweep_staging(Duration::ZERO).unwrap();
+        let swept = export.sweep_staging(day).unwrap();
+        assert!(swept.next.is_some_and(|next| next <= FULL && !next.is_zero()));
+        // The note that there was no space is a name of its own, and no work.
+        assert_eq!((swept.left, left()), (2, 3));
+        assert!(export.sweep_staging(FULL).unwrap().next.is_some_and(|next| next <= FULL / FULL_PART));
+        assert_eq!(export.sweep_staging(Duration::ZERO).unwrap(), Swept::default());
         assert_eq!(left(), 0);
     }
 }

@@ -11,7 +11,7 @@ TOP = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 CHART = os.path.join(TOP, "charts/nfs-csi")
 IMAGE = "image.nfs.repository=localhost/nfs-csi"
 EVERYTHING = ("externalSnapshotter.enabled=true,attacher.enabled=true,controller.replicas=2,node.sidecars.enabled=true,"
-              "serviceMonitor.enabled=true,prometheusRule.enabled=true,networkPolicy.enabled=true,"
+              "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,networkPolicy.enabled=true,"
               "securityContextConstraints.enabled=true,volumeSnapshotClass.create=true,"
               "storageClass.create=true,storageClass.parameters.server=nas,storageClass.parameters.share=/a,"
               "controller.sidecars.metrics.enabled=true,"
