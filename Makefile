@@ -94,9 +94,9 @@ sanity: build ## csi-sanity in the guest
 	cd test/sanity && CGO_ENABLED=0 go build -o $(E2E_SANITY) github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
 	test/part sanity test/sanity/run $(OUT)/sanity
 
-chart: ## The Helm chart, its alerts and its dashboard, and the plain manifests that are made from it
+chart: build ## The Helm chart, its alerts and its dashboard, and the plain manifests that are made from it
 	@test/setup go chart
-	E2E_DRIVER=$(call program,build --bin nfs-csi,nfs-csi) test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" bash -euc 'test/chart/check; test/chart/scripts'
+	test/part chart env PATH="$$(test/kubernetes/programs/build):$$PATH" bash -euc 'test/chart/check; test/chart/scripts'
 
 manifests: ## deploy/*.yaml, made from the chart
 	@test/setup go
