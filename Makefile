@@ -86,7 +86,7 @@ integration-newer: ## Those that ask most of a kernel on a newer one
 
 integration-ganesha: build ## Those of the controller on nfs-ganesha, but for the longest, in one guest
 	@test/setup guest ganesha
-	E2E_SERVER=ganesha E2E_SHORT=1 E2E_TESTS=$(call program,test --test integration --no-run,integration) TIMEOUT=2400 \
+	E2E_SERVER=ganesha E2E_SHORT=1 E2E_TESTS=$(call program,test --test integration --no-run,integration) MEM=3G TIMEOUT=2400 \
 		test/part integration-ganesha test/guest/run test/integration/job
 
 sanity: build ## csi-sanity in the guest
