@@ -124,7 +124,9 @@ async fn a_copy_that_is_being_made_is_not_swept_by_a_controller_whose_clock_is_a
     Call::Create(share.create("pvc-1", &[])).retried(&ahead.controller().await).await.unwrap();
     trash_is_empty(&share).await;
     assert!(ahead.stop().await.success());
-    assert_eq!(share.names(".nfs-csi/staging"), staged);
+    // What B had sent to the server before it was frozen may have been made since.
+    let left = share.names(".nfs-csi/staging");
+    assert!(staged.iter().all(|name| left.contains(name)), "{left:?} of {staged:?}");
     drop(far);
     b.wake();
     copy.await.unwrap().unwrap();
