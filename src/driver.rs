@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::registration::{Registered, Registration, RegistrationError};
 use crate::rpc;
 use crate::server::{self, Ended, Endpoint, ListenError, Listener};
+use crate::server_map::{MapError, ServerMap};
 use crate::telemetry;
 
 /// Threads that may wait for exports at once, over all of them; each export has its own bound below this. They are
@@ -34,6 +35,8 @@ const THREAD_KEPT: Duration = Duration::from_secs(5);
 enum StartError {
     #[error(transparent)]
     Host(#[from] HostError),
+    #[error(transparent)]
+    ServerMap(#[from] MapError),
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -177,7 +180,11 @@ async fn start_mounter(configuration: &Configuration, metrics: &Metrics) -> Resu
         error,
         flag: "--working-mount-dir",
     })?;
-    let mounter = Mounter::start(configuration.limits, private, metrics.mounts()).map_err(StartError::Workers)?;
+    let map = ServerMap::open(&configuration.servers)?;
+    map.follow();
+    let followed = Arc::clone(&map);
+    metrics.read(metrics::SERVER_MAP_REFUSED, move || vec![(String::new(), u64::from(followed.is_refused()))]);
+    let mounter = Mounter::start(configuration.limits, private, metrics.mounts(), map).map_err(StartError::Workers)?;
     tidy_up(place, &mounter).await;
     Ok(mounter)
 }

@@ -25,6 +25,7 @@ pub mod registration;
 pub mod rpc;
 pub mod running_work;
 pub mod server;
+pub mod server_map;
 pub mod telemetry;
 pub mod tree;
 pub mod volume;

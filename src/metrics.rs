@@ -33,6 +33,23 @@ pub const PUBLISHED: Reading = Reading {
     labels: &["server"],
 };
 
+/// Where those volumes are mounted from.
+pub const MOUNTED_VOLUMES: Reading = Reading {
+    name: "nfs_csi_mounted_volumes",
+    help: "Published volumes by the server in the volume and the address at which it is mounted: another one than the \
+           server map has now is that of pods which run since before the server moved",
+    kind: Kind::Gauge,
+    labels: &["server", "address"],
+};
+
+/// Whether the server map on disk is in force.
+pub const SERVER_MAP_REFUSED: Reading = Reading {
+    name: "nfs_csi_server_map_refused",
+    help: "1 while the file of the server map is wrong or gone, and what it said before is in force; else 0",
+    kind: Kind::Gauge,
+    labels: &[],
+};
+
 /// Whether pods can have volumes on this node.
 pub const REGISTERED: Reading = Reading {
     name: "nfs_csi_registered",
@@ -392,6 +409,11 @@ impl Metrics {
     /// no label, their sum is told.
     pub fn read(&self, reading: Reading, state: impl Fn() -> Vec<(String, u64)> + Send + Sync + 'static) {
         self.add(reading, Box::new(move || state().into_iter().map(|(value, number)| (vec![value], number)).collect()));
+    }
+
+    /// The same for a reading with several labels: a number for each set of their values.
+    pub fn read_sets(&self, reading: Reading, state: impl Fn() -> Vec<(Vec<String>, u64)> + Send + Sync + 'static) {
+        self.add(reading, Box::new(state));
     }
 
     fn add(&self, reading: Reading, state: State) {

@@ -67,6 +67,8 @@ pub struct Configuration {
     pub topology: Option<Segment>,
     /// What the controller does where a StorageClass says nothing.
     pub settings: Settings,
+    /// The file of the server map.
+    pub servers: PathBuf,
     /// Where the controller mounts exports.
     pub working_mount_dir: PathBuf,
     /// The bounds of calls to servers.
@@ -122,6 +124,7 @@ pub(super) fn check(roles: Roles, flags: Flags) -> Result<Configuration, String>
             cluster: flags.cluster_id.filter(|name| !name.is_empty()),
             lists_own: flags.list_own_only,
         },
+        servers: flags.servers,
         working_mount_dir: flags.working_mount_dir,
         limits: Limits {
             per_server: flags.workers_per_server.into(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::export_commands::Output;
+use super::flags::SERVERS;
 use super::values::{default_options, driver_name, host_and_port};
 use crate::mount::options::Options;
 use crate::volume::share::{Server, SharePath};
@@ -22,6 +23,10 @@ pub(super) struct DoctorFlags {
     /// Mount options, as mount(8) has them behind -o
     #[arg(long, alias = "mount-options", env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", value_parser = default_options)]
     options: Options,
+
+    /// The server map, as the driver has it (a JSON file) [default: that of the driver in this container]
+    #[arg(long, env = "NFS_CSI_SERVERS", value_name = "FILE", default_value = SERVERS)]
+    servers: PathBuf,
 
     /// The kubelet's directory on this node [default: that of the node plugin in this container]
     #[arg(long, env = "NFS_CSI_KUBELET_DIR")]
@@ -50,6 +55,8 @@ pub struct DoctorCommand {
     pub share: Option<String>,
     /// The mount options.
     pub options: Options,
+    /// The file of the server map.
+    pub servers: PathBuf,
     /// The kubelet's directory.
     pub kubelet_dir: Option<PathBuf>,
     /// The driver's name.
@@ -61,7 +68,7 @@ pub struct DoctorCommand {
 }
 
 pub(super) fn check_doctor(flags: DoctorFlags) -> Result<DoctorCommand, String> {
-    let DoctorFlags { server, share, options, kubelet_dir, driver_name, metrics_address, output } = flags;
+    let DoctorFlags { server, share, options, servers, kubelet_dir, driver_name, metrics_address, output } = flags;
     let server =
         server.map(|server| Server::parse(&server)).transpose().map_err(|error| format!("--server: {error}"))?;
     let share = share.map(|share| SharePath::parse(&share)).transpose().map_err(|error| format!("--share: {error}"))?;
@@ -69,6 +76,7 @@ pub(super) fn check_doctor(flags: DoctorFlags) -> Result<DoctorCommand, String> 
         server: server.map(|server| server.to_string()),
         share: share.map(|share| share.to_string()),
         options,
+        servers,
         kubelet_dir,
         driver_name,
         metrics_address,

@@ -5,9 +5,38 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::flags::SERVERS;
 use super::values::{default_options, duration, retention};
 use crate::mount::options::Options;
 use crate::volume::share::{Share, ShareError};
+
+/// How an export is reached that is mounted for a command.
+#[derive(Args, Debug)]
+pub(super) struct ReachFlags {
+    /// Mount options for it, as mount(8) has them behind -o
+    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", global = true)]
+    mount_options: String,
+
+    /// The server map, as the driver has it (a JSON file; none: its server is what it is called)
+    #[arg(long, env = "NFS_CSI_SERVERS", value_name = "FILE", default_value = SERVERS, global = true)]
+    servers: PathBuf,
+}
+
+/// How an export is reached that is mounted for a command.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// Its mount options.
+    pub options: Options,
+    /// The file of the server map.
+    pub servers: PathBuf,
+}
+
+impl ReachFlags {
+    pub(super) fn check(self) -> Result<Reach, String> {
+        let options = default_options(&self.mount_options).map_err(|error| format!("--mount-options: {error}"))?;
+        Ok(Reach { options, servers: self.servers })
+    }
+}
 
 #[derive(Args, Debug)]
 pub(super) struct CheckFlags {
@@ -15,9 +44,8 @@ pub(super) struct CheckFlags {
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE")]
     export: ExportPlace,
 
-    /// Mount options for it, as mount(8) has them behind -o
-    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "")]
-    mount_options: String,
+    #[command(flatten)]
+    reach: ReachFlags,
 
     /// Repair what holds no data; what will be done is said first
     #[arg(long)]
@@ -48,7 +76,7 @@ pub struct CheckCommand {
     /// The export.
     pub place: ExportPlace,
     /// How to mount it.
-    pub options: Options,
+    pub reach: Reach,
     /// Whether to repair what can be.
     pub repair: bool,
     /// How long unfinished work is left alone.
@@ -66,9 +94,8 @@ pub(super) struct TrashFlags {
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", global = true)]
     export: Option<ExportPlace>,
 
-    /// Mount options for it, as mount(8) has them behind -o
-    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "", global = true)]
-    mount_options: String,
+    #[command(flatten)]
+    reach: ReachFlags,
 }
 
 /// Work on an export's trash.
@@ -79,7 +106,7 @@ pub struct TrashCommand {
     /// The export.
     pub place: ExportPlace,
     /// How to mount it.
-    pub options: Options,
+    pub reach: Reach,
 }
 
 /// What can be done with what is in the trash.
@@ -126,14 +153,10 @@ impl std::str::FromStr for ExportPlace {
 
 pub(super) fn check_trash(flags: TrashFlags) -> Result<TrashCommand, String> {
     let place = flags.export.ok_or("--export is missing: give the export whose trash is meant, server:/share")?;
-    Ok(TrashCommand { action: flags.action, place, options: mount_options(&flags.mount_options)? })
+    Ok(TrashCommand { action: flags.action, place, reach: flags.reach.check()? })
 }
 
 pub(super) fn check_check(flags: CheckFlags) -> Result<CheckCommand, String> {
-    let CheckFlags { export: place, mount_options: options, repair, staging_retention: retention, output } = flags;
-    Ok(CheckCommand { place, options: mount_options(&options)?, repair, retention, output })
-}
-
-pub(super) fn mount_options(text: &str) -> Result<Options, String> {
-    default_options(text).map_err(|error| format!("--mount-options: {error}"))
+    let CheckFlags { export: place, reach, repair, staging_retention: retention, output } = flags;
+    Ok(CheckCommand { place, reach: reach.check()?, repair, retention, output })
 }

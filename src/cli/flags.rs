@@ -16,6 +16,9 @@ use crate::volume::inline_pattern::InlinePattern;
 use crate::volume::share::Share;
 use crate::volume::topology::Segment;
 
+/// Where the chart puts the server map.
+pub(super) const SERVERS: &str = "/etc/nfs-csi/servers.json";
+
 #[derive(Args, Debug)]
 pub(super) struct Flags {
     /// Where to listen: unix:///path/to/csi.sock or tcp://host:port
@@ -57,6 +60,11 @@ pub(super) struct Flags {
     /// An export whose volumes are listed from the start on: server:/share (repeatable)
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE", value_delimiter = ' ')]
     pub(super) exports: Vec<Share>,
+
+    /// The server map: where NFS servers are that volumes, ids and StorageClasses name, and what they need (a JSON file;
+    /// read again when it changes; none: all servers are what they are called)
+    #[arg(long, env = "NFS_CSI_SERVERS", value_name = "FILE", default_value = SERVERS)]
+    pub(super) servers: PathBuf,
 
     /// Mount options of all volumes and exports, as mount(8) has them behind -o, where a StorageClass, a volume or a
     /// secret says nothing else

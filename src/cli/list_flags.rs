@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::export_commands::{ExportPlace, Output, mount_options};
+use super::export_commands::{ExportPlace, Output, Reach, ReachFlags};
 use super::values::{cluster_id, driver_name};
-use crate::mount::options::Options;
 use crate::volume::share::Server;
 
 #[derive(Args, Debug)]
@@ -15,9 +14,8 @@ pub(super) struct ListFlags {
     #[arg(long = "export", env = "NFS_CSI_EXPORT", value_name = "SERVER:/SHARE")]
     export: ExportPlace,
 
-    /// Mount options for it, as mount(8) has them behind -o
-    #[arg(long, env = "NFS_CSI_MOUNT_OPTIONS", default_value = "")]
-    mount_options: String,
+    #[command(flatten)]
+    reach: ReachFlags,
 
     /// The cluster's PersistentVolumes, as `kubectl get pv -o json` prints them; -: standard input
     #[arg(long, value_name = "FILE")]
@@ -59,7 +57,7 @@ pub struct ListCommand {
     /// The export.
     pub place: ExportPlace,
     /// How to mount it.
-    pub options: Options,
+    pub reach: Reach,
     /// The file with the PersistentVolumes; `-`: standard input.
     pub pvs: Option<PathBuf>,
     /// Whether only what has lost its counterpart is listed.
@@ -78,7 +76,7 @@ pub struct ListCommand {
 
 pub(super) fn check_list(flags: ListFlags) -> Result<ListCommand, String> {
     Ok(ListCommand {
-        options: mount_options(&flags.mount_options)?,
+        reach: flags.reach.check()?,
         place: flags.export,
         pvs: flags.pvs,
         orphans: flags.orphans,

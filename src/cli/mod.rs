@@ -23,7 +23,7 @@ use configuration::check;
 pub use configuration::{Checks, Configuration, Roles};
 pub use doctor_flags::DoctorCommand;
 use doctor_flags::{DoctorFlags, check_doctor};
-pub use export_commands::{CheckCommand, ExportPlace, Output, TrashAction, TrashCommand};
+pub use export_commands::{CheckCommand, ExportPlace, Output, Reach, TrashAction, TrashCommand};
 use export_commands::{CheckFlags, TrashFlags, check_check, check_trash};
 use flags::Flags;
 pub use jobs_flags::JobsCommand;

@@ -29,8 +29,8 @@ enum CheckError {
 #[must_use]
 pub fn run(command: CheckCommand) -> ExitCode {
     super::run(async move {
-        let CheckCommand { place, options, repair, retention, output } = command;
-        place::at(place, &options, move |export| {
+        let CheckCommand { place, reach, repair, retention, output } = command;
+        place::at(place, &reach, move |export| {
             let mut report = export.check(retention)?;
             if repair {
                 self::repair(export, &mut report)?;

@@ -41,9 +41,10 @@ enum ListError {
 #[must_use]
 pub fn run(command: ListCommand) -> ExitCode {
     super::run(async move {
-        let ListCommand { place, options, pvs, orphans, du_rate, driver, aliases, cluster, output } = command;
+        let ListCommand { place, reach, pvs, orphans, du_rate, driver, aliases, cluster, output } = command;
         let volumes = pvs.as_deref().map(read_volumes).transpose()?;
-        place::read_only(place, &options, move |export| {
+        let aliases = place::names(&place, &reach)?.into_iter().chain(aliases).collect();
+        place::read_only(place, &reach, move |export| {
             let request = Request { volumes, driver, aliases, cluster, pace: du_rate.map(Pace::new), now: now() };
             let mut inventory = inventory::take(export, &request)?;
             if orphans {

@@ -46,8 +46,8 @@ enum TrashError {
 #[must_use]
 pub fn run(command: TrashCommand) -> ExitCode {
     super::run(async move {
-        let TrashCommand { action, place, options } = command;
-        place::at(place, &options, move |export| act(export, &action)).await.map(|()| ExitCode::SUCCESS)
+        let TrashCommand { action, place, reach } = command;
+        place::at(place, &reach, move |export| act(export, &action)).await.map(|()| ExitCode::SUCCESS)
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::cli::ExportPlace;
+use crate::cli::{ExportPlace, Reach};
 use crate::export::holder::Holder;
 use crate::export::pool::Exports;
 use crate::export::{Export, ExportError};
@@ -14,7 +14,9 @@ use crate::mount::daemon::mounter::{Limits, Mounter};
 use crate::mount::daemon::private_dir::PrivateDir;
 use crate::mount::daemon::tidy::tidy_up;
 use crate::mount::options::Options;
+use crate::server_map::{MapError, ServerMap};
 use crate::tree::effort::DEFAULT_WORKERS;
+use crate::volume::share::Server;
 
 /// Why an export cannot be worked on.
 #[derive(Debug, Error)]
@@ -24,27 +26,37 @@ pub(super) enum PlaceError {
     Place { place: String, error: std::io::Error },
 
     #[error(transparent)]
+    Map(#[from] MapError),
+
+    #[error(transparent)]
     Export(#[from] ExportError),
 }
 
+/// The names that the server map has for the export's server.
+pub(super) fn names(place: &ExportPlace, reach: &Reach) -> Result<Vec<Server>, PlaceError> {
+    let ExportPlace::Share(share) = place else { return Ok(Vec::new()) };
+    let names = ServerMap::open(&reach.servers)?.names(share.server().as_str());
+    Ok(names.iter().filter_map(|name| Server::parse(name).ok()).collect())
+}
+
 /// Works on an export.
-pub(super) async fn at<T, E, F>(place: ExportPlace, options: &Options, work: F) -> Result<T, E>
+pub(super) async fn at<T, E, F>(place: ExportPlace, reach: &Reach, work: F) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<ExportError> + From<PlaceError> + Send + 'static,
     F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
 {
-    with_access(place, options, Access::Write, work).await
+    with_access(place, reach, Access::Write, work).await
 }
 
 /// Looks at an export. Where it is mounted for this, the kernel refuses all that would write to it.
-pub(super) async fn read_only<T, E, F>(place: ExportPlace, options: &Options, work: F) -> Result<T, E>
+pub(super) async fn read_only<T, E, F>(place: ExportPlace, reach: &Reach, work: F) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<ExportError> + From<PlaceError> + Send + 'static,
     F: FnOnce(&Export) -> Result<T, E> + Send + 'static,
 {
-    with_access(place, options, Access::Read, work).await
+    with_access(place, reach, Access::Read, work).await
 }
 
 /// What a command does on an export.
@@ -54,7 +66,7 @@ enum Access {
     Write,
 }
 
-async fn with_access<T, E, F>(place: ExportPlace, options: &Options, access: Access, work: F) -> Result<T, E>
+async fn with_access<T, E, F>(place: ExportPlace, reach: &Reach, access: Access, work: F) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<ExportError> + From<PlaceError> + Send + 'static,
@@ -72,13 +84,15 @@ where
         }
         ExportPlace::Share(share) => {
             let private = PrivateDir::create(&folder).map_err(failed(&folder))?;
-            let mounter = Mounter::start(Limits::default(), private, MountTimes::default()).map_err(failed(&folder))?;
+            let map = ServerMap::open(&reach.servers).map_err(PlaceError::from)?;
+            let mounter =
+                Mounter::start(Limits::default(), private, MountTimes::default(), map).map_err(failed(&folder))?;
             tidy_up(&folder, &mounter).await;
             let exports = match access {
                 Access::Read => Exports::start_read_only(mounter, holder, DEFAULT_WORKERS),
                 Access::Write => Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default()),
             };
-            let done = match exports.open(&share, options).await {
+            let done = match exports.open(&share, &reach.options).await {
                 Ok(export) => export.run(work).await,
                 Err(error) => Err(error.into()),
             };

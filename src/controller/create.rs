@@ -47,11 +47,11 @@ pub struct CreateVolume {
 
 impl CreateVolume {
     /// The snapshot that the volume can be without a copy: nobody writes to it, and both are on one share.
-    fn backing_snapshot(&self) -> Option<&SnapshotId> {
+    fn backing_snapshot(&self, is_same: impl Fn(&Share, &Share) -> bool) -> Option<&SnapshotId> {
         match &self.source {
             Some(Source::Snapshot(id)) => {
                 let is_wanted = self.readers_only && self.parameters.backing_snapshot;
-                (is_wanted && *id.share() == self.parameters.share).then_some(id)
+                (is_wanted && is_same(id.share(), &self.parameters.share)).then_some(id)
             }
             _ => None,
         }
@@ -144,7 +144,7 @@ impl Controller {
     /// # Errors
     /// See [`CreateError`]; nothing is visible under the volume's name then that a retry does not complete.
     pub async fn create(self: &Arc<Self>, request: CreateVolume) -> Result<Volume, CreateError> {
-        let plan = Plan::new(&self.settings, &request)?;
+        let plan = Plan::new(&self.settings, &request, |one, other| self.is_same_share(one, other))?;
         let job = Job {
             reads: plan.source.as_ref().map(source_key),
             patience: request.patience,
@@ -217,7 +217,12 @@ pub(super) struct Plan {
 pub(super) const TRIES: u32 = 5;
 
 impl Plan {
-    fn new(settings: &Settings, request: &CreateVolume) -> Result<Self, TemplateError> {
+    /// `is_same` tells whether two shares are one.
+    fn new(
+        settings: &Settings,
+        request: &CreateVolume,
+        is_same: impl Fn(&Share, &Share) -> bool,
+    ) -> Result<Self, TemplateError> {
         let parameters = &request.parameters;
         let (subdir, subdir_given) = match &parameters.template {
             Some(template) => (template.render(&parameters.metadata)?, true),
@@ -231,7 +236,7 @@ impl Plan {
             subdir_given,
             capacity: request.capacity,
             source: request.source.clone(),
-            backed_by: request.backing_snapshot().cloned(),
+            backed_by: request.backing_snapshot(is_same).cloned(),
             trash_retention: parameters.trash_retention,
             on_delete: parameters.on_delete.unwrap_or(settings.default_on_delete),
             on_delete_given: parameters.on_delete.is_some(),
@@ -430,6 +435,7 @@ impl Plan {
             trash_retention: self.trash_retention.map(|retention| retention.as_secs()),
             owner: self.owner.clone(),
             claim: self.claim.clone(),
+            server: Some(self.share.server().to_string()),
             ..Record::new(self.name.to_string(), self.subdir.clone())
         };
         if self.is_limited() { record.with_quota(self.recorded_quota(None)) } else { record }

@@ -62,10 +62,10 @@ pub(super) fn find_snapshot(export: &Export, id: &SnapshotId) -> Result<Option<F
 
 /// What a manifest tells.
 pub(super) fn describe(share: &Share, manifest: &Manifest) -> Snapshot {
-    let name = VolumeName::recorded(&manifest.name);
+    let (share, name) = (share.named(manifest.server.as_deref()), VolumeName::recorded(&manifest.name));
     // Ids are checked before they are written; one that somebody spoiled by hand names nothing.
     let id = VolumeId::parse(&manifest.source_volume)
-        .map_or_else(|_| String::new(), |volume| SnapshotId::for_snapshot(share.clone(), &name, &volume).to_string());
+        .map_or_else(|_| String::new(), |volume| SnapshotId::for_snapshot(share, &name, &volume).to_string());
     Snapshot {
         id,
         source_volume: manifest.source_volume.clone(),

@@ -283,8 +283,8 @@ fn describe(export: &Export, record: &Record) -> Result<Found, ExportError> {
 #[must_use]
 pub fn recorded_id(share: &Share, record: &Record) -> String {
     record.id.clone().unwrap_or_else(|| {
-        let name = VolumeName::recorded(&record.name);
-        VolumeId::for_volume(share.clone(), &name, &record.subdir, record.subdir_given, record.on_delete).to_string()
+        let (share, name) = (share.named(record.server.as_deref()), VolumeName::recorded(&record.name));
+        VolumeId::for_volume(share, &name, &record.subdir, record.subdir_given, record.on_delete).to_string()
     })
 }
 

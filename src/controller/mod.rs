@@ -105,8 +105,9 @@ impl Controller {
         let known = KnownExports::open(place, &settings.shares);
         let running_work = RunningWork::default();
         let reaper = Reaper::start(Arc::clone(&exports), settings.staging_retention, running_work.clone());
-        for share in known.all() {
-            reaper.watch(&share, &Options::default());
+        for (share, options) in known.all() {
+            exports.remember(&share, &options);
+            reaper.watch(&exports.canonical(&share), &Options::default());
         }
         let (jobs, listings, unenforced) = (Arc::default(), Listings::default(), Unenforced::default());
         Arc::new(Self { settings, exports, jobs, running_work, reaper, known, listings, unenforced })
@@ -218,9 +219,10 @@ impl Controller {
         let mut is_again = false;
         loop {
             let export = self.open(share, options[0]).await?;
-            let origin = if share == origin { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
+            let is_one = self.is_same_share(share, origin);
+            let origin = if is_one { Arc::clone(&export) } else { self.open(origin, options[1]).await? };
             let (work, from) = (work.clone(), Arc::clone(&origin));
-            let counted = if share == origin.share() { None } else { origin.count_work() };
+            let counted = if is_one { None } else { origin.count_work() };
             let work = export.run_on_tree(kind, move |export| {
                 let _counted = counted;
                 work(export, &from)
@@ -250,15 +252,24 @@ impl Controller {
     async fn open(&self, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
         let export = self.exports.open(share, options).await?;
         if export.first_use() {
-            self.known.note(share);
+            self.known.note(export.share(), options);
+            self.exports.remember(export.share(), options);
             self.reaper.watch(export.share(), export.options());
         }
         Ok(export)
     }
 
-    /// The exports known now, in the order of their names.
+    /// The exports known now, in the order of their names: each once, however calls have named its server.
     fn shares(&self) -> Vec<Share> {
-        self.known.all()
+        let mut shares: Vec<Share> = self.known.all().iter().map(|(share, _)| self.exports.canonical(share)).collect();
+        shares.sort_unstable_by_key(ToString::to_string);
+        shares.dedup();
+        shares
+    }
+
+    /// Whether both names mean one export.
+    fn is_same_share(&self, one: &Share, other: &Share) -> bool {
+        one == other || self.exports.canonical(one) == self.exports.canonical(other)
     }
 }
 

@@ -253,6 +253,9 @@ impl Work {
         let mut swept: Option<Instant> = None;
         let mut is_silent = false;
         loop {
+            if self.is_watched_by_its_name(&share) {
+                return;
+            }
             let is_due = swept.is_none_or(|last| last.elapsed() >= self.staging_retention);
             match self.look_through(&share, &options, is_due).await {
                 Ok(wait) => {
@@ -275,6 +278,20 @@ impl Work {
                 }
             }
         }
+    }
+
+    /// Whether the server map has given the export's server another name, by which it is looked through: then this ends.
+    fn is_watched_by_its_name(&self, share: &Share) -> bool {
+        let named = self.exports.canonical(share);
+        let mut watched = locked(&self.watched);
+        if named == *share || !watched.contains_key(&named) {
+            return false;
+        }
+        watched.remove(share);
+        let mut state = locked(&self.state);
+        state.seen.remove(share);
+        state.staged.remove(share);
+        true
     }
 
     /// Frees what is due on an export, and sweeps what nobody needs. Gives when to look again.

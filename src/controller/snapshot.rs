@@ -211,6 +211,7 @@ impl Taking {
         };
         let manifest = Manifest {
             owner: self.owner.clone(),
+            server: Some(request.share.server().to_string()),
             secret,
             ..Manifest::new(name, request.volume.to_string(), volume.size_bytes, request.format)
         };

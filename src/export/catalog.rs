@@ -46,6 +46,9 @@ pub struct Record {
     /// The volume id, where it is not the one that follows from the rest (a volume that another driver made).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// The server's name in the volume's id: the server may have several. None in the records of version 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// The directory below the share.
     pub subdir: SubDir,
     /// Whether the StorageClass named the directory.
@@ -101,6 +104,7 @@ impl Record {
             format: WITHOUT_LIMITS,
             name,
             id: None,
+            server: None,
             subdir,
             subdir_given: false,
             capacity_bytes: 0,

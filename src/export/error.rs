@@ -85,6 +85,12 @@ pub enum ExportError {
     )]
     Displaced { entry: String, subdir: String, share: String },
 
+    #[error(
+        "{share} is another export than the server map says: its id is {found}, and {wanted} is wanted; nothing was done: \
+         export the right directory there (with its .nfs-csi), or correct exports in the map"
+    )]
+    Another { share: String, wanted: String, found: String },
+
     #[error("an operation on {share} broke off: try again, and report it with the driver's log")]
     Defect { share: String },
 }
@@ -106,6 +112,7 @@ impl ExportError {
             | Self::Contended { .. }
             | Self::Defect { .. }
             | Self::Full { .. }
+            | Self::Another { .. }
             | Self::Unlimited { .. }
             | Self::Archive { error: ArchiveError::TooBig { .. }, .. } => true,
             Self::Io { errno, .. } => is_passing(*errno),

@@ -12,6 +12,7 @@
 //!   retained/<key>.json  the record of a deleted volume whose directory stays
 //!   quota/               limits: what the driver and the server's quota agent write to each other (limited/)
 //!   doctor-<id>          what `nfs-csi doctor` works in while it runs
+//!   export.json          the export's id (identity.rs)
 //!   clock                a file that is touched to learn the server's time (clock.rs)
 //! ```
 //!
@@ -87,6 +88,7 @@ impl Layout {
         let [volumes, snapshots] = [Folder::Volumes, Folder::Snapshots].map(|folder| open(folder.name()));
         let [subdirs, staging, trash] = ["subdirs", STAGING, TRASH].map(open);
         let (volumes, snapshots, subdirs, staging, trash) = (volumes?, snapshots?, subdirs?, staging?, trash?);
+        export.make_id(&top, &volumes)?;
         // When all of them are there.
         let stat = look(&top).map_err(|errno| export.failed("look at the folder", RESERVED, errno))?;
         let counts_directories = stat.stx_nlink >= 2 + FOLDERS;

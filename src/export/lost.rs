@@ -120,7 +120,7 @@ impl Exports {
     fn check(&self, share: &Share, options: &Options) -> Result<(), ExportError> {
         match self.find(share, options) {
             Some(export) => export.check_server(),
-            None => Ok(self.mounter.check(&share.server().to_string(), &self.options(options))?),
+            None => Ok(self.mounter.check(&share.server().to_string(), &self.options(share, options))?),
         }
     }
 

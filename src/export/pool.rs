@@ -18,6 +18,7 @@ use crate::mount::options::Options;
 use crate::mount::protocol::MountRequest;
 use crate::mount::protocol::error::MountError;
 use crate::tree::effort::Effort;
+use crate::volume::export_id::ExportId;
 use crate::volume::share::Share;
 
 /// How long an unused export stays mounted.
@@ -38,6 +39,8 @@ pub struct Exports {
     tree_workers: usize,
     /// The mount options of all exports, where a call's own say nothing else.
     defaults: Options,
+    /// The options with which each share was mounted last for a call that had some: calls that have none follow them.
+    remembered: Mutex<HashMap<Share, Options>>,
     /// Whether the kernel refuses all that would write to them.
     read_only: bool,
     pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
@@ -52,8 +55,11 @@ pub struct Exports {
 /// One mount: a share, reached in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
+    /// By the name that its server has in the server map.
     share: Share,
     options: Options,
+    /// Changes with what the map says of the server: then its exports are mounted anew.
+    map_state: u64,
 }
 
 impl Exports {
@@ -83,6 +89,7 @@ impl Exports {
             turns: Turns::new(),
             tree_workers,
             defaults,
+            remembered: Mutex::default(),
             read_only,
             mounted: Mutex::default(),
             shared: Mutex::default(),
@@ -95,7 +102,8 @@ impl Exports {
         exports
     }
 
-    /// The export, mounted. Without options any mount of it serves; else one with just these.
+    /// The export, mounted. Without options any mount of it serves, and else one with those that it was mounted with
+    /// last; with options one with just these.
     ///
     /// # Errors
     /// Where it cannot be mounted.
@@ -105,20 +113,48 @@ impl Exports {
             export.check_server()?;
             return Ok(export);
         }
-        let key = Key { share: share.clone(), options: self.options(options) };
+        let remembered = if *options == Options::default() { self.remembered(share) } else { None };
+        let Some(remembered) = remembered else { return Box::pin(self.open_with(share, options)).await };
+        match Box::pin(self.open_with(share, &remembered)).await {
+            // The server may have changed since.
+            Err(ExportError::Mount(error)) if !error.is_silence() => {
+                Box::pin(self.open_with(share, options)).await.map_err(|_| ExportError::Mount(error))
+            }
+            opened => opened,
+        }
+    }
+
+    /// The export as calls name it: by the name that its server has in the server map.
+    #[must_use]
+    pub fn canonical(&self, share: &Share) -> Share {
+        self.mounter.map().canonical(share)
+    }
+
+    /// Takes these options for calls on the export that have none.
+    pub fn remember(&self, share: &Share, options: &Options) {
+        if *options != Options::default() {
+            let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            remembered.insert(self.canonical(share), options.clone());
+        }
+    }
+
+    fn remembered(&self, share: &Share) -> Option<Options> {
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.get(&self.canonical(share)).cloned()
+    }
+
+    async fn open_with(self: &Arc<Self>, share: &Share, options: &Options) -> Result<Arc<Export>, ExportError> {
+        let key = self.key(share, options);
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         // Many calls may want the same export first: they wait for one mount.
         let name = format!("{:016x}", hasher.finish());
         let exports = Arc::clone(self);
         let mounted = self.jobs.run(Job::short(name, "mount", String::new()), async move { exports.mount(key).await });
-        mounted
-            .await
-            .unwrap_or_else(|error| {
-                let what = format!("the mount of {share}");
-                Err(MountError::Worker { what, reason: error.to_string() })
-            })
-            .map_err(ExportError::from)
+        mounted.await.unwrap_or_else(|error| {
+            let what = format!("the mount of {share}");
+            Err(MountError::Worker { what, reason: error.to_string() }.into())
+        })
     }
 
     /// Forgets a mount that lost its export: the next use makes a new one.
@@ -145,45 +181,77 @@ impl Exports {
     }
 
     pub(super) fn find(&self, share: &Share, options: &Options) -> Option<Arc<Export>> {
-        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let any = *options == Options::default();
-        let wanted = self.options(options);
+        let wanted = self.key(share, options);
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_wanted = |key: &Key| {
+            let is_there = key.share == wanted.share && key.map_state == wanted.map_state;
+            is_there && (any || key.options == wanted.options)
+        };
         mounted
             .iter()
-            .filter(|(key, _)| key.share == *share && (any || key.options == wanted))
+            .filter(|(key, _)| is_wanted(key))
             .map(|(_, export)| export)
             .min_by_key(|export| export.idle())
             .map(Arc::clone)
     }
 
-    /// What an export is mounted with for a call's options.
-    pub(super) fn options(&self, of_call: &Options) -> Options {
-        self.defaults.clone().merged(of_call.clone()).for_controller()
+    /// What an export is mounted with for a call's options: the operator's defaults, those of the call over them, and
+    /// those of the server map over all.
+    pub(super) fn options(&self, share: &Share, of_call: &Options) -> Options {
+        let options = self.defaults.clone().merged(of_call.clone());
+        self.mounter.map().options_over(options, share.server().as_str()).for_controller()
     }
 
-    async fn mount(&self, key: Key) -> Result<Arc<Export>, MountError> {
+    fn key(&self, share: &Share, options: &Options) -> Key {
+        let map_state = self.mounter.map().state_of(share.server().as_str());
+        Key { share: self.canonical(share), options: self.options(share, options), map_state }
+    }
+
+    async fn mount(&self, key: Key) -> Result<Arc<Export>, ExportError> {
         if let Some(export) = self.mounted.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(Arc::clone(export));
         }
         if self.is_closed.load(Ordering::Relaxed) {
             let what = format!("the mount of {}", key.share);
-            return Err(MountError::Worker { what, reason: "the driver ends".into() });
+            return Err(MountError::Worker { what, reason: "the driver ends".into() }.into());
         }
-        let (names, version) = self.mount_with(&key.share, key.options.for_lookups()).await?;
-        let (trees, _) = match self.mount_with(&key.share, key.options.clone()).await {
+        let (names, version, server) = self.mount_with(&key.share, key.options.for_lookups()).await?;
+        let (trees, _, _) = match self.mount_with(&key.share, key.options.clone()).await {
             Ok(mounted) => mounted,
             Err(error) => {
                 self.unmount(&key.share, std::slice::from_ref(&names.point)).await;
+                return Err(error.into());
+            }
+        };
+        let shared = self.shared(&key.share);
+        let held = self.mounter.held(&server, &key.options, &names.point);
+        let (share, options) = (key.share.clone(), key.options.clone());
+        let export = Arc::new(Export::new(share, options, version, names, Some(trees), Some(held), shared));
+        let id = match self.identify(&export).await {
+            Ok(id) => id.map_or_else(|| "none".into(), |id| id.to_string()),
+            Err(error) => {
+                let points = export.mount_points();
+                drop(export);
+                self.unmount(&key.share, &points).await;
                 return Err(error);
             }
         };
-        tracing::info!(share = %key.share, version, options = %key.options, "export mounted");
-        let shared = self.shared(&key.share);
-        let server = self.mounter.held(&key.share.server().to_string(), &key.options, &names.point);
-        let (share, options) = (key.share.clone(), key.options.clone());
-        let export = Arc::new(Export::new(share, options, version, names, Some(trees), Some(server), shared));
+        let (version, options) = (export.version(), export.options());
+        tracing::info!(share = %key.share, address = server, version, %options, id, "export mounted");
         self.mounted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&export));
         Ok(export)
+    }
+
+    /// The export's id, which must be the one that the server map has.
+    async fn identify(&self, export: &Arc<Export>) -> Result<Option<ExportId>, ExportError> {
+        let mapped = self.mounter.map().find(export.share().server().as_str());
+        let wanted = mapped.and_then(|mapped| mapped.export_id(export.share().path()).cloned());
+        let Some(wanted) = wanted else {
+            // It is shown only: who may not read it can use the export still.
+            return Ok(export.run(Export::id).await.unwrap_or_default());
+        };
+        export.run(move |export| export.check_id(&wanted).map(|()| Some(wanted))).await
     }
 
     /// What all mounts of a share have in common, those that were forgotten and are still in use too.
@@ -198,8 +266,8 @@ impl Exports {
         shared
     }
 
-    /// Mounts a share in the driver's folder; gives the NFS version too.
-    async fn mount_with(&self, share: &Share, options: Options) -> Result<(Mounted, String), MountError> {
+    /// Mounts a share in the driver's folder; gives the NFS version and where the server was found, too.
+    async fn mount_with(&self, share: &Share, options: Options) -> Result<(Mounted, String, String), MountError> {
         let refused = |error: io::Error| MountError::Target {
             target: format!("(for the export {share})"),
             reason: error.to_string(),
@@ -216,7 +284,9 @@ impl Exports {
             permissions: None,
         };
         match self.mounter.mount(request).await? {
-            worker::Mounted::Now { version, .. } => Ok((Mounted::open(point).map_err(refused)?, version)),
+            worker::Mounted::Now { version, server, .. } => {
+                Ok((Mounted::open(point).map_err(refused)?, version, server))
+            }
             worker::Mounted::Before(_) => Err(refused(io::Error::from(io::ErrorKind::ResourceBusy))),
         }
     }

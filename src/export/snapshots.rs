@@ -46,6 +46,9 @@ pub struct Manifest {
     pub format: u32,
     /// The CSI name.
     pub name: String,
+    /// The server's name in the snapshot's id: the server may have several. None in the manifests of version 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// The id of the volume that it was taken of.
     pub source_volume: String,
     /// The size of that volume, in bytes; 0: unknown. A volume made of the snapshot is at least as large.
@@ -90,6 +93,7 @@ impl Manifest {
         Self {
             format: FORMAT,
             name,
+            server: None,
             source_volume,
             size_bytes,
             created_at,

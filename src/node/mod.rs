@@ -27,6 +27,7 @@ use crate::jobs::Jobs;
 use crate::metrics::{self, Metrics};
 use crate::mount::daemon::mounter::Mounter;
 use crate::mount::options::Options;
+use crate::mount::table::Table;
 use crate::volume::inline_pattern::InlinePattern;
 
 /// What the operator decides about a node.
@@ -81,6 +82,18 @@ impl Node {
             let mut volumes = BTreeMap::new();
             for server in node.upgrade().map(|node| node.published.servers()).unwrap_or_default() {
                 *volumes.entry(server).or_default() += 1;
+            }
+            volumes.into_iter().collect()
+        });
+        let node = Arc::downgrade(self);
+        metrics.read_sets(metrics::MOUNTED_VOLUMES, move || {
+            let table = Table::read().unwrap_or_default();
+            let mut volumes = BTreeMap::new();
+            for (server, point) in node.upgrade().map(|node| node.published.mount_points()).unwrap_or_default() {
+                // The port is of no interest.
+                if let Some(address) = table.at(&point).and_then(|mount| mount.address(0)) {
+                    *volumes.entry(vec![server, address.ip().to_string()]).or_default() += 1;
+                }
             }
             volumes.into_iter().collect()
         });

@@ -112,7 +112,7 @@ impl Node {
         self.refuse_second_target(&publish)?;
         let before = self.published.at(&publish.target);
         let scratch = self.scratch(&publish, before.as_ref())?;
-        let mut request = request(&publish);
+        let mut request = self.request(&publish);
         if let Some(scratch) = &scratch {
             request.subdir = Some(scratch.path());
         }
@@ -142,9 +142,10 @@ impl Node {
             }
         };
         match mounted {
-            Ok(Mounted::Now { target, version, source }) => {
-                tracing::debug!(target, version, source, "mounted");
-                let mounted = (source != wanted.source).then_some(source);
+            Ok(Mounted::Now { target, version, source, server }) => {
+                tracing::debug!(target, version, source, server, "mounted");
+                // The host is told by the mount table, and may be another than the volume's by the server map.
+                let mounted = (path_of(&source) != path_of(&wanted.source)).then_some(source);
                 let now = Published { mount_point: target, mounted, ..wanted };
                 let is_news = before.is_some() || now.mount_point != now.target || now.mounted.is_some();
                 if is_news { self.note(now).await } else { Ok(()) }
@@ -233,6 +234,21 @@ impl Node {
         }
     }
 
+    fn request(&self, publish: &Publish) -> MountRequest {
+        let server = publish.share.server().to_string();
+        let options = self.mounter.map().options_over(publish.options.clone(), &server);
+        let read_only = publish.read_only || options.read_only();
+        MountRequest {
+            server,
+            share: publish.share.path().to_string(),
+            subdir: publish.subdir.as_ref().map(ToString::to_string),
+            target: publish.target.clone(),
+            options,
+            read_only,
+            permissions: publish.permissions.filter(|_| !read_only).map(Mode::bits),
+        }
+    }
+
     async fn note(&self, published: Published) -> Result<(), PublishError> {
         self.published.write(published).await.map_err(|error| self.unknown(&error))
     }
@@ -246,18 +262,6 @@ impl Node {
             // The record has no mount any more, so it says nothing; the next publish overwrites it.
             tracing::warn!(target, %error, "cannot remove the record of a publication");
         }
-    }
-}
-
-fn request(publish: &Publish) -> MountRequest {
-    MountRequest {
-        server: publish.share.server().to_string(),
-        share: publish.share.path().to_string(),
-        subdir: publish.subdir.as_ref().map(ToString::to_string),
-        target: publish.target.clone(),
-        options: publish.options.clone(),
-        read_only: publish.read_only,
-        permissions: publish.permissions.filter(|_| !publish.read_only).map(Mode::bits),
     }
 }
 
@@ -277,6 +281,10 @@ fn is_mount_of(occupant: &Occupant, published: &Published) -> bool {
 /// Whether the table's source is the one asked for. The host may differ: two addresses of one NFS 4.1 server are one
 /// server to the kernel, which shows the one it saw first.
 fn has_source(occupant: &Occupant, source: &str) -> bool {
-    let path = |source: &str| split_source(source.as_ref()).map(|(_, path)| path.to_owned());
-    is_nfs(&occupant.fs_type) && path(&occupant.source).is_some() && path(&occupant.source) == path(source)
+    is_nfs(&occupant.fs_type) && path_of(&occupant.source).is_some() && path_of(&occupant.source) == path_of(source)
+}
+
+/// The path on the server in `server:/path`.
+fn path_of(source: &str) -> Option<String> {
+    split_source(source.as_ref()).map(|(_, path)| path.to_owned())
 }

@@ -106,6 +106,12 @@ impl PublishedVolumes {
         self.lock().values().map(|published| published.server.clone()).collect()
     }
 
+    /// The server of each publication as its volume names it, and where that is mounted.
+    pub(super) fn mount_points(&self) -> Vec<(String, PathBuf)> {
+        let all = self.lock();
+        all.values().map(|published| (published.server.clone(), published.mount_point.clone().into())).collect()
+    }
+
     pub(super) async fn write(&self, published: Published) -> io::Result<()> {
         let text = serde_json::to_vec(&published)?;
         let (target, path, is_scratch) =

@@ -164,7 +164,7 @@ impl Scratches {
         let (share, directory) = (scratch.share.to_string(), scratch.path());
         let removed = match self.carry_out(scratch, None).await {
             // Not exported just now, or gone with what held it.
-            Err(ScratchError::NotReached(MountError::NoSuchShare { .. })) if self.is_old(scratch) => Ok(()),
+            Err(ScratchError::NotReached(error)) if is_missing(&error) && self.is_old(scratch) => Ok(()),
             other => other,
         };
         if let Err(error) = removed {
@@ -190,7 +190,7 @@ impl Scratches {
             share: scratch.share.path().to_string(),
             subdir: scratch.subdir.as_ref().map(ToString::to_string),
             target: place.to_string_lossy().into_owned(),
-            options: scratch.options.for_controller(),
+            options: self.mounter.map().options_over(scratch.options.clone(), scratch.server()).for_controller(),
             read_only: false,
             permissions: None,
         };
@@ -229,6 +229,10 @@ impl Scratches {
     fn left(&self) -> std::sync::MutexGuard<'_, HashMap<String, Scratch>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_missing(error: &MountError) -> bool {
+    matches!(error.plain(), MountError::NoSuchShare { .. })
 }
 
 async fn go_on(scratches: Weak<Scratches>) {

@@ -169,6 +169,7 @@ impl ToStatus for ExportError {
             Self::Record { .. }
             | Self::NewerRecord { .. }
             | Self::Displaced { .. }
+            | Self::Another { .. }
             | Self::LimitRefused { .. }
             | Self::RootExempt { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),
@@ -192,6 +193,7 @@ impl ToStatus for ArchiveError {
 impl ToStatus for MountError {
     fn code(&self) -> Code {
         match self {
+            Self::Mapped { error, .. } => error.code(),
             // The server may come back: try again.
             Self::Unresolved { .. }
             | Self::Unreachable { .. }

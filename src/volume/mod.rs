@@ -6,13 +6,14 @@
 pub mod access;
 pub mod content;
 pub mod duration;
+pub mod export_id;
 pub mod id;
 pub mod inline_pattern;
 pub mod name;
 pub mod parameters;
 pub mod path;
 pub mod quota_files;
-mod quote;
+pub(crate) mod quote;
 pub mod record_key;
 pub mod secret;
 pub mod share;

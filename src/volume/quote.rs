@@ -4,7 +4,7 @@
 const SHOWN: usize = 128;
 
 /// The value in quotes, with control characters escaped, and cut off where it is long.
-pub(super) fn quote(value: &str) -> String {
+pub(crate) fn quote(value: &str) -> String {
     let shown: String = value.chars().take(SHOWN).collect();
     let rest = if shown.len() < value.len() { "…" } else { "" };
     format!("{shown:?}{rest}")

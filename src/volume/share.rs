@@ -169,6 +169,15 @@ impl Share {
         Ok(Self::new(Server::parse(server)?, SharePath::parse(path)?))
     }
 
+    /// The same share with its server under another name; under its own where that is none.
+    #[must_use]
+    pub fn named(&self, server: Option<&str>) -> Self {
+        match server.map(Server::parse) {
+            Some(Ok(server)) => Self::new(server, self.path.clone()),
+            _ => self.clone(),
+        }
+    }
+
     /// The server.
     #[must_use]
     pub fn server(&self) -> &Server {

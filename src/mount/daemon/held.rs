@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::mounter::Mounter;
+use super::mounter::{Mounter, mapped_error};
 use super::servers::Server;
 use crate::mount::options::Options;
 use crate::mount::protocol::Request;
@@ -50,7 +50,8 @@ pub struct Work {
 }
 
 impl Mounter {
-    /// The server of this name, an export of which is mounted with these options at `point`.
+    /// The server that was found under this name or address, an export of which is mounted with these options at
+    /// `point`.
     #[must_use]
     pub fn held(self: &Arc<Self>, name: &str, options: &Options, point: &Path) -> HeldServer {
         let table = Table::read().unwrap_or_default();
@@ -68,9 +69,17 @@ impl Mounter {
         }
     }
 
-    /// An error while calls for the server are refused.
+    /// An error while calls for the server are refused, at all of its addresses.
     pub fn check(&self, name: &str, options: &Options) -> Result<(), MountError> {
-        self.server(name, options).check()
+        let addresses = self.map().addresses(name);
+        let mut refusal = None;
+        for address in &addresses {
+            match self.server(address, options).check() {
+                Ok(()) => return Ok(()),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        refusal.map_or(Ok(()), |error| Err(mapped_error(name, &addresses, error)))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::mount::options::Version;
 use crate::mount::protocol::error::MountError;
 use crate::mount::protocol::{MountRequest, Occupant, Reply, Request, ScratchRequest, Usage, Workplace};
 use crate::mount::table::{Mount, Table};
+use crate::server_map::ServerMap;
 
 /// Why a first mount may have taken too long.
 const FIRST_HANGS: &str = "the server accepts connections but does not answer, or the first mount of another server hangs \
@@ -70,6 +71,8 @@ pub enum Mounted {
         version: String,
         /// The source as the mount table has it.
         source: String,
+        /// The host name or address at which the server was found: the one asked for, or one of the server map.
+        server: String,
     },
     /// Something is mounted there already.
     Before(Occupant),
@@ -79,6 +82,7 @@ pub enum Mounted {
 #[derive(Debug)]
 pub struct Mounter {
     limits: Limits,
+    map: Arc<ServerMap>,
     pool: Arc<WorkerPool>,
     private: PrivateDir,
     times: MountTimes,
@@ -96,13 +100,14 @@ pub struct Mounter {
 
 impl Mounter {
     /// Starts the first worker at once, so that the first mount finds one. What is mounted for this process itself is
-    /// mounted in `private`.
+    /// mounted in `private`. Servers are where `map` says.
     ///
     /// # Errors
     /// Where this binary cannot be started again as a worker.
-    pub fn start(limits: Limits, private: PrivateDir, times: MountTimes) -> io::Result<Arc<Self>> {
+    pub fn start(limits: Limits, private: PrivateDir, times: MountTimes, map: Arc<ServerMap>) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             limits,
+            map,
             private,
             times,
             statistics: Statistics::default(),
@@ -121,6 +126,12 @@ impl Mounter {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Where servers are, by their names.
+    #[must_use]
+    pub fn map(&self) -> &ServerMap {
+        &self.map
     }
 
     /// The folder in which mounts of this process's own are made.
@@ -149,8 +160,22 @@ impl Mounter {
         &self.pinger
     }
 
-    /// Mounts what the request names, unless something is mounted on its target.
+    /// Mounts what the request names, unless something is mounted on its target. A server that the map has is looked
+    /// for at each of its addresses, until one answers.
     pub async fn mount(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
+        let Some(mapped) = self.map.find(&request.server) else { return self.mount_at(request).await };
+        let mut silence = None;
+        for address in mapped.addresses() {
+            match self.mount_at(MountRequest { server: address.clone(), ..request.clone() }).await {
+                Err(error) if error.is_silence() => silence = silence.or(Some(error)),
+                mounted => return mounted.map_err(|error| mapped_error(&request.server, mapped.addresses(), error)),
+            }
+        }
+        let silence = silence.unwrap_or_else(|| worker_failed("the mount", &"the server has no address"));
+        Err(mapped_error(&request.server, mapped.addresses(), silence))
+    }
+
+    async fn mount_at(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
         let begun = Instant::now();
         let mounted = self.try_to_mount(&request).await;
         match &mounted {
@@ -215,7 +240,8 @@ impl Mounter {
         if let Ok(Reply::Mounted { target, version, refused, source }) = reply {
             self.workplaces().push(workplace);
             server.worked(&manner, &refused);
-            return Ok(Mounted::Now { target, version: version.to_string(), source });
+            let (version, server) = (version.to_string(), request.server.clone());
+            return Ok(Mounted::Now { target, version, source, server });
         }
         // A worker that died left it as it was then.
         self.clear(&server.name, workplace).await;
@@ -399,6 +425,14 @@ fn is_reason_for_older(error: &MountError) -> bool {
         error,
         MountError::VersionNotServed { .. } | MountError::NoSuchShare { .. } | MountError::NotPermitted { .. }
     )
+}
+
+/// An error of a server that the map has, with what the map says of it.
+pub(super) fn mapped_error(server: &str, addresses: &[String], error: MountError) -> MountError {
+    if addresses.len() == 1 && addresses.iter().all(|address| address == server) {
+        return error;
+    }
+    MountError::Mapped { server: server.to_owned(), addresses: addresses.join(", "), error: Box::new(error) }
 }
 
 pub(super) fn unexpected(what: &str, reply: &Reply) -> MountError {

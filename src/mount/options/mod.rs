@@ -95,6 +95,12 @@ impl Options {
         self
     }
 
+    /// These options without the words that came from a secret.
+    #[must_use]
+    pub fn without_secrets(&self) -> Self {
+        Self(self.0.iter().filter(|word| !word.secret).cloned().collect())
+    }
+
     /// The versions to try, the newest first.
     #[must_use]
     pub fn candidates(&self) -> Vec<Version> {

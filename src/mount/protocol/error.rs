@@ -86,6 +86,9 @@ pub enum MountError {
     )]
     Stale { target: String },
 
+    #[error("{server} is {addresses} in the server map: {error}")]
+    Mapped { server: String, addresses: String, error: Box<MountError> },
+
     #[error("{what} did not finish within {seconds} s: {hint}")]
     TimedOut { what: String, seconds: u64, hint: String },
 
@@ -106,10 +109,29 @@ impl From<TableError> for MountError {
 }
 
 impl MountError {
+    /// What it is, without what the server map says of the server.
+    #[must_use]
+    pub fn plain(&self) -> &Self {
+        match self {
+            Self::Mapped { error, .. } => error.plain(),
+            error => error,
+        }
+    }
+
+    /// Whether nothing was heard of the server: another address of it may answer.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(
+            self.plain(),
+            Self::Unresolved { .. } | Self::Unreachable { .. } | Self::Refused { .. } | Self::NotNfs { .. }
+        )
+    }
+
     /// The kind of reason in a word, for a metric.
     #[must_use]
     pub fn cause(&self) -> &'static str {
         match self {
+            Self::Mapped { error, .. } => error.cause(),
             Self::Unresolved { .. } => "unresolved",
             Self::Unreachable { .. } => "unreachable",
             Self::Refused { .. } => "refused",
