@@ -68,7 +68,7 @@ def a_server_map_that_is_wrong_is_refused_at_the_value_that_is_wrong():
 
 def a_name_that_is_given_twice_in_the_server_map_is_refused():
     for servers in ({"nas1": {"was": ["old-nas"]}, "nas2": {"was": ["old-nas"]}}, {"nas1": {"was": ["old-nas"]}, "old-nas": {}},
-                    {"nas1": {"was": ["old-nas", "Old-NAS"]}}, {"old-nas": {"was": ["old-nas"]}},
+                    {"nas1": {"was": ["old-nas", "Old-NAS."]}}, {"old-nas": {"was": ["old-nas"]}},
                     {"nas1": {"was": ["[fd00::1]"]}, "fd00::1": {}}):
         said = refused(IMAGE, given={"servers": servers})
         name = "fd00::1" if "fd00::1" in servers else "old-nas"
