@@ -108,7 +108,18 @@ that would have been longer than 128 bytes (uninstall-driver.sh --going-back lis
 
 # Applies one of the manifests below, with the images that were asked for.
 apply() {
-	"$1" | sed -e "s|image: localhost/nfs-csi:.*|image: $image|" -e "s|image: registry.k8s.io/|image: $base/|" | kubectl apply -f -
+	map=$(kubectl --namespace kube-system get configmap/csi-nfs-servers --ignore-not-found --output name)
+	"$1" | if [ -n "$map" ]; then without_server_map; else cat; fi |
+		sed -e "s|image: localhost/nfs-csi:.*|image: $image|" -e "s|image: registry.k8s.io/|image: $base/|" | kubectl apply -f -
+}
+
+# A manifest without its ConfigMap, which is the server map: one that is there is kept, since the empty one would have volumes
+# mounted where their server was before.
+without_server_map() {
+	awk 'function flush() { if (object !~ /\nkind: ConfigMap\n/) printf "%s", object; object = "" }
+		/^---$/ { flush() }
+		{ object = object $0 "\n" }
+		END { flush() }'
 }
 
 fail() {

@@ -108,7 +108,18 @@ that would have been longer than 128 bytes (uninstall-driver.sh --going-back lis
 
 # Applies one of the manifests below, with the images that were asked for.
 apply() {
-	"$1" | sed -e "s|image: localhost/nfs-csi:.*|image: $image|" -e "s|image: registry.k8s.io/|image: $base/|" | kubectl apply -f -
+	map=$(kubectl --namespace kube-system get configmap/csi-nfs-servers --ignore-not-found --output name)
+	"$1" | if [ -n "$map" ]; then without_server_map; else cat; fi |
+		sed -e "s|image: localhost/nfs-csi:.*|image: $image|" -e "s|image: registry.k8s.io/|image: $base/|" | kubectl apply -f -
+}
+
+# A manifest without its ConfigMap, which is the server map: one that is there is kept, since the empty one would have volumes
+# mounted where their server was before.
+without_server_map() {
+	awk 'function flush() { if (object !~ /\nkind: ConfigMap\n/) printf "%s", object; object = "" }
+		/^---$/ { flush() }
+		{ object = object $0 "\n" }
+		END { flush() }'
 }
 
 fail() {
@@ -259,6 +270,21 @@ spec:
   volumeLifecycleModes:
     - Persistent
 ---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: csi-nfs-servers
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
+data:
+  servers.json: |
+    {
+      "servers": {}
+    }
+---
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -381,6 +407,7 @@ spec:
           volumeMounts:
             - {name: csi, mountPath: /csi}
             - {name: exports, mountPath: /tmp}
+            - {name: servers, mountPath: /etc/nfs-csi, readOnly: true}
         - name: csi-provisioner
           image: registry.k8s.io/sig-storage/csi-provisioner:v6.3.0
           imagePullPolicy: IfNotPresent
@@ -452,6 +479,8 @@ spec:
               - serviceAccountToken: {path: token, expirationSeconds: 3607}
               - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
               - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+        - name: servers
+          configMap: {name: csi-nfs-servers}
         - name: csi
           emptyDir: {}
         - name: exports
@@ -555,6 +584,7 @@ spec:
             - {name: csi, mountPath: /csi}
             - {name: registry, mountPath: /registration}
             - {name: shares, mountPath: /tmp}
+            - {name: servers, mountPath: /etc/nfs-csi, readOnly: true}
       volumes:
         # Of the kubelet's directory only what the driver needs: what else is in it are the node's own keys. Without a type:
         # the driver itself reports a kubeletDir that is wrong.
@@ -572,6 +602,8 @@ spec:
         # Where shares are mounted to remove what inline volumes leave.
         - name: shares
           emptyDir: {}
+        - name: servers
+          configMap: {name: csi-nfs-servers}
 MANIFEST
 }
 
@@ -752,6 +784,21 @@ spec:
   volumeLifecycleModes:
     - Persistent
 ---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: csi-nfs-servers
+  namespace: kube-system
+  labels:
+    app.kubernetes.io/instance: nfs-csi
+    app.kubernetes.io/name: nfs-csi
+    app.kubernetes.io/version: 0.1.0
+data:
+  servers.json: |
+    {
+      "servers": {}
+    }
+---
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -874,6 +921,7 @@ spec:
           volumeMounts:
             - {name: csi, mountPath: /csi}
             - {name: exports, mountPath: /tmp}
+            - {name: servers, mountPath: /etc/nfs-csi, readOnly: true}
         - name: csi-provisioner
           image: registry.k8s.io/sig-storage/csi-provisioner:v6.3.0
           imagePullPolicy: IfNotPresent
@@ -979,6 +1027,8 @@ spec:
               - serviceAccountToken: {path: token, expirationSeconds: 3607}
               - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
               - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+        - name: servers
+          configMap: {name: csi-nfs-servers}
         - name: csi
           emptyDir: {}
         - name: exports
@@ -1082,6 +1132,7 @@ spec:
             - {name: csi, mountPath: /csi}
             - {name: registry, mountPath: /registration}
             - {name: shares, mountPath: /tmp}
+            - {name: servers, mountPath: /etc/nfs-csi, readOnly: true}
       volumes:
         # Of the kubelet's directory only what the driver needs: what else is in it are the node's own keys. Without a type:
         # the driver itself reports a kubeletDir that is wrong.
@@ -1099,6 +1150,8 @@ spec:
         # Where shares are mounted to remove what inline volumes leave.
         - name: shares
           emptyDir: {}
+        - name: servers
+          configMap: {name: csi-nfs-servers}
 MANIFEST
 }
 

@@ -47,8 +47,10 @@ helm removes (helm list --all-namespaces)."
 		[ -z "$volumes" ] || fail "there are PersistentVolumes of $driver: $volumes
 Without the driver their pods cannot be started or stopped. Delete them first, or say --even-with-volumes."
 	fi
-	# In an order that leaves no pod without its permissions.
+	map=$(server_map)
+	# In an order that leaves no pod without its permissions or the server map.
 	kubectl --namespace kube-system delete deployment,daemonset,poddisruptionbudget --selector "$labels" --ignore-not-found --wait
+	kubectl --namespace kube-system delete configmap --selector "$labels" --ignore-not-found
 	kubectl delete csidriver --selector "$labels" --ignore-not-found
 	permissions "$labels"
 	if [ "$controller" = yes ]; then
@@ -56,6 +58,20 @@ Without the driver their pods cannot be started or stopped. Delete them first, o
 		permissions "$of_controller"
 	fi
 	echo "The driver $driver is removed. Data, PersistentVolumes and the snapshot API are as they were."
+	if [ -n "$map" ]; then
+		echo "The server map is removed too. A new install needs it before pods start (docs/servers.md):"
+		echo "$map"
+	fi
+}
+
+# The server map, if it has any servers.
+server_map() {
+	found_map=$(kubectl get configmap --all-namespaces --field-selector metadata.name=csi-nfs-servers \
+		-o go-template='{{range .items}}{{index .data "servers.json"}}{{end}}')
+	case $(echo "$found_map" | tr -d ' \n\t') in
+	'' | '{"servers":{}}') ;;
+	*) echo "$found_map" ;;
+	esac
 }
 
 permissions() {
@@ -70,6 +86,9 @@ list_what_stays() {
 	echo "PersistentVolumes with an id that is this driver's alone (their data can be mounted by a PersistentVolume of your own):"
 	kubectl get pv -o "jsonpath={range .items[?(@.spec.csi.driver=='$driver')]}{.metadata.name} {.spec.csi.volumeHandle}{'\n'}{end}" |
 		sed -n 's|^\([^ ]*\) .*#\.nfs-csi/.*|  \1|p'
+	echo
+	echo "PersistentVolumes and StorageClasses of the servers in the server map, which it does not read (docs/servers.md):"
+	server_map
 	echo
 	echo "Snapshots: it restores those that it took itself, from before nfs-csi was installed, and no other. There are:"
 	if kubectl get crd volumesnapshotcontents.snapshot.storage.k8s.io > /dev/null 2>&1; then

@@ -50,6 +50,7 @@ FAULTS = {
         {'kube kube_deployment_status_replicas_available{namespace="kube-system",deployment="csi-nfs-controller"}': _turns(1, 0)},
         {"namespace": "kube-system", "deployment": "csi-nfs-controller"}),
     "ServerRefused": ({'node nfs_csi_server_refused{server="nas"}': _turns(0, 1)}, {"instance": NODE, "server": "nas"}),
+    "ServerMapRefused": ({"node nfs_csi_server_map_refused": _turns(0, 1)}, {"instance": NODE}),
     "NodeCannotMount": ({f'node {_failing("NodePublishVolume", "UNAVAILABLE")}': _appears(2)},
                         {"instance": NODE, "code": "UNAVAILABLE"}),
     "CallsFailing": ({f'controller {_failing("CreateVolume", "RESOURCE_EXHAUSTED")}': _appears(1)},

@@ -22,8 +22,10 @@ def helm(*arguments):
     return subprocess.run(["helm", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-def template(*values, release="csi", kubernetes="1.35.0", chart=CHART):
+def template(*values, release="csi", kubernetes="1.35.0", chart=CHART, given=None):
+    """What helm makes of values in its own notation, and of those that are given as a dict."""
     sets = [word for value in values for word in ("--set", value)]
+    sets += [word for key, value in (given or {}).items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
     return helm("template", release, chart, "--namespace", "kube-system", "--kube-version", kubernetes, *sets)
 
 
@@ -33,9 +35,9 @@ def rendered(*values, **more):
     return done.stdout
 
 
-def refused(*values):
+def refused(*values, **more):
     """What helm says to values with which nothing is rendered."""
-    done = template(*values)
+    done = template(*values, **more)
     assert done.returncode != 0, done.stdout
     return done.stdout
 

@@ -40,7 +40,7 @@ def _targets():
 
 def the_dashboard_is_a_config_map_where_it_is_wanted():
     def found(*values):
-        return [part for part in parsed(rendered(*values)) if part["kind"] == "ConfigMap"]
+        return [part for part in parsed(rendered(*values)) if part["metadata"]["name"] == "csi-nfs-dashboard"]
     assert not found()
     [part] = found("dashboard.enabled=true")
     assert part["metadata"]["namespace"] == "kube-system" and part["metadata"]["labels"]["grafana_dashboard"] == "1", part["metadata"]

@@ -7,7 +7,7 @@ from chart import CHART, EVERYTHING, IMAGE, containers, parsed, pods, refused, r
 
 PARTS = {"controller": "csi-nfs-controller", "node": "csi-nfs-node"}
 # Values that a chart before these did not have: after an upgrade that keeps the old values they are missing.
-NEWER = ["customAnnotations", "nameOverride", "fullnameOverride", "serviceAccount.annotations", "prometheusRule.labels", "dashboard", "test",
+NEWER = ["customAnnotations", "nameOverride", "fullnameOverride", "serviceAccount.annotations", "prometheusRule.labels", "dashboard", "test", "servers",
          "controller.topologySpreadConstraints", "controller.sidecars", "controller.minReadySeconds", "node.minReadySeconds",
          "node.updateStrategyType", "node.sidecars.extraArgs",
          *(f"{part}.{key}" for part in PARTS for key in (

@@ -16,6 +16,11 @@
 {{- .Values.node.name | default (include "nfs-csi.named" (list . "node")) | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* The ConfigMap with the server map. */}}
+{{- define "nfs-csi.servers" -}}
+{{- include "nfs-csi.named" (list . "servers") | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
 {{- define "nfs-csi.controllerAccount" -}}
 {{- .Values.serviceAccount.controller | default (printf "%s-sa" (include "nfs-csi.controller" .)) }}
 {{- end }}

@@ -204,6 +204,17 @@ those that mount it. */}}
       - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
 {{- end }}
 
+{{/* The server map, as a directory: the kubelet does not update a file that is mounted by subPath. It is not optional, since
+without its ConfigMap the driver would mount servers where they were before. */}}
+{{- define "nfs-csi.serversVolume" -}}
+- name: servers
+  configMap: {name: {{ include "nfs-csi.servers" . }}}
+{{- end }}
+
+{{- define "nfs-csi.serversMount" -}}
+- {name: servers, mountPath: /etc/nfs-csi, readOnly: true}
+{{- end }}
+
 {{/* The kinds of a part's extraVolumes, each after a comma. Called with the part's values and the kinds to leave out. */}}
 {{- define "nfs-csi.extraVolumeKinds" -}}
 {{- $kinds := list }}

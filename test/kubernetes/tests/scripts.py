@@ -41,7 +41,7 @@ def the_uninstall_script_refuses_while_there_are_volumes_and_leaves_them_and_the
     api.wait("the driver to be forgotten by the kubelet", 60, lambda: DRIVER not in registered())
     for kind, name in (("Deployment", "csi-nfs-controller"), ("DaemonSet", "csi-nfs-node")):
         assert api.get(kind, name, "kube-system") is None
-    assert run("kubectl", "get", "clusterrole,clusterrolebinding,role,rolebinding,serviceaccount", "-n", "kube-system",
+    assert run("kubectl", "get", "clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,configmap", "-n", "kube-system",
                "-l", "app.kubernetes.io/name=nfs-csi", "-o", "name") == ""
     assert api.get("PersistentVolume", "stays") and os.path.exists(export("stays/file"))
     with cleared("PersistentVolumeClaim stays", "PersistentVolume stays"):
