@@ -137,7 +137,7 @@ demo-picture: build ## docs/pictures/demo.svg, drawn from what the demo prints
 	E2E_DEMO=$(call program,build --example demo,demo) test/demo/run always > $(OUT)/demo.txt
 	test/demo/picture $(OUT)/demo.txt docs/pictures/demo.svg
 
-bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, quotas, lists, list, readers, file, files, servers, crews, links, names or million)
+bench: build ## What the driver costs against the bare system calls (ONLY=start, publish, dead, volumes, quotas, map, lists, list, readers, file, files, servers, crews, links, names or million)
 	@test/setup guest ganesha
 	mkdir -p $(OUT)/bench
 	bench=$(call program,bench --bench bench --no-run,bench); "$$bench" outside $(ONLY); \

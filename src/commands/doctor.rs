@@ -11,6 +11,8 @@ use thiserror::Error;
 use crate::cli::{self, Configuration, DoctorCommand, Invocation, Output};
 use crate::doctor::check::{Check, Outcome, Report};
 use crate::doctor::{Subject, run};
+use crate::server_map::ServerMap;
+use crate::volume::share::SharePath;
 
 /// The command line of the first process of this container, or of this host.
 const FIRST_PROCESS: &str = "/proc/1/cmdline";
@@ -44,7 +46,14 @@ pub fn run(command: DoctorCommand) -> ExitCode {
 
 /// What is looked at: what the command line names, else what the driver in this container was started with.
 fn subject(command: DoctorCommand, driver: Option<&Configuration>) -> Subject {
-    let DoctorCommand { server, share, options, kubelet_dir, driver_name, metrics_address, .. } = command;
+    let DoctorCommand { server, share, options, servers, kubelet_dir, driver_name, metrics_address, .. } = command;
+    // One that is wrong is a check's matter.
+    let map = ServerMap::open(&servers).unwrap_or_else(|_| ServerMap::none());
+    let mapped = server.as_deref().and_then(|server| map.find(server));
+    let path = share.as_deref().and_then(|share| SharePath::parse(share).ok());
+    let export_id = mapped.as_ref().and_then(|mapped| mapped.export_id(path.as_ref()?).cloned());
+    let options = server.iter().fold(options, |options, server| map.options_over(options, server));
+    let server = mapped.and_then(|mapped| mapped.addresses().first().cloned()).or(server);
     let of_driver = driver.and_then(|driver| driver.checks.kubelet_dir.clone());
     // A controller has no kubelet.
     let usual = || (driver.is_none() && Path::new(KUBELET_DIR).is_dir()).then(|| KUBELET_DIR.into());
@@ -52,6 +61,8 @@ fn subject(command: DoctorCommand, driver: Option<&Configuration>) -> Subject {
         server,
         share,
         options,
+        export_id,
+        servers: Some(servers),
         kubelet_dir: kubelet_dir.or(of_driver).or_else(usual),
         driver_name: driver_name
             .or_else(|| driver.map(|driver| driver.driver_name.clone()))

@@ -13,7 +13,6 @@ use crate::metrics::MountTimes;
 use crate::mount::daemon::mounter::{Limits, Mounter};
 use crate::mount::daemon::private_dir::PrivateDir;
 use crate::mount::daemon::tidy::tidy_up;
-use crate::mount::options::Options;
 use crate::server_map::{MapError, ServerMap};
 use crate::tree::effort::DEFAULT_WORKERS;
 use crate::volume::share::Server;
@@ -90,7 +89,7 @@ where
             tidy_up(&folder, &mounter).await;
             let exports = match access {
                 Access::Read => Exports::start_read_only(mounter, holder, DEFAULT_WORKERS),
-                Access::Write => Exports::start(mounter, holder, DEFAULT_WORKERS, Options::default()),
+                Access::Write => Exports::start_for_operator(mounter, holder, DEFAULT_WORKERS),
             };
             let done = match exports.open(&share, &reach.options).await {
                 Ok(export) => export.run(work).await,

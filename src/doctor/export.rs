@@ -9,7 +9,7 @@ use super::check::{Check, Outcome, Planned};
 use super::copies::{self, ACLS, CLONE, COPY, XATTRS};
 use super::files::{self, ATTRIBUTES, CLOCK, IDS, LINKS, LOCKS, OWNER, WRITABLE, Work};
 use super::mounting::{MOUNT, Mounted, mount_share};
-use super::records::{self, QUOTA_AGENT, RECORDS};
+use super::records::{self, EXPORT_ID, QUOTA_AGENT, RECORDS};
 use super::scratch::{CLEANUP, clean};
 use super::task::{Assignment, Line, OnShare, Reporter, Subject, Task};
 use crate::mount::options::Version;
@@ -23,6 +23,7 @@ const FREE_SPACE: Planned = Planned {
 pub(super) const CHECKS: &[Planned] = &[
     MOUNT,
     FREE_SPACE,
+    EXPORT_ID,
     RECORDS,
     WRITABLE,
     OWNER,
@@ -101,6 +102,7 @@ pub(super) fn on_share(
         return report.check(clean(&mounted.root, &work.unique, Duration::ZERO));
     }
     report.check(free_space(&mounted.root))?;
+    report.check(records::export_id(&mounted.root, subject.export_id.as_ref()))?;
     report.check(records::records(&mounted.root))?;
     let (check, files) = files::writable(subject, &mounted.root, &work.unique);
     report.check(check)?;

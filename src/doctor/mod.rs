@@ -21,6 +21,7 @@ mod export;
 mod files;
 mod kernel;
 mod mounting;
+mod moved;
 mod names;
 mod node;
 mod options;

@@ -13,6 +13,7 @@ use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::check::{Check, Planned};
+use super::moved::{SERVER_MAP, server_map};
 use super::task::{Reporter, Subject};
 use crate::metrics::REFUSED;
 use crate::mount::host::{self, HostError};
@@ -30,7 +31,7 @@ const STUCK_MOUNTS: Planned = Planned {
     if_late: "start the servers of the NFS mounts on this host, or unmount them with umount --lazy",
 };
 /// This group's checks, in their order.
-pub(super) const CHECKS: &[Planned] = &[KUBELET_DIR, FOREIGN_MOUNTS, BREAKERS, STUCK_MOUNTS];
+pub(super) const CHECKS: &[Planned] = &[KUBELET_DIR, FOREIGN_MOUNTS, BREAKERS, STUCK_MOUNTS, SERVER_MAP];
 
 /// How long a mount may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,7 +50,9 @@ pub(super) fn run(subject: &Subject, report: &mut Reporter<impl Write>) -> io::R
         Err(error) => FOREIGN_MOUNTS.fail(error.to_string(), "mount /proc in the container"),
     })?;
     report.check(breakers(subject.metrics_address.as_deref()))?;
-    report.check(stuck_mounts(&table.unwrap_or_default()))
+    let table = table.unwrap_or_default();
+    report.check(stuck_mounts(&table))?;
+    report.check(server_map(subject, &table))
 }
 
 fn kubelet_dir(path: Option<&Path>) -> Check {

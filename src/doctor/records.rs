@@ -13,7 +13,9 @@ use serde::Deserialize;
 use super::check::{Check, Planned};
 use crate::beneath;
 use crate::export::catalog;
+use crate::export::identity::{IDENTITY, Identity};
 use crate::reason::errno_of;
+use crate::volume::export_id::ExportId;
 use crate::volume::path::RESERVED;
 use crate::volume::quota_files::{self, AGENT, Agent, QUOTA, SILENT_AFTER};
 
@@ -21,6 +23,7 @@ pub(super) const RECORDS: Planned = Planned {
     name: "records",
     if_late: "look at the load of the NFS server: it stopped to answer while the driver's records were read",
 };
+pub(super) const EXPORT_ID: Planned = Planned { name: "export-id", if_late: RECORDS.if_late };
 pub(super) const QUOTA_AGENT: Planned = Planned { name: "quota-agent", if_late: RECORDS.if_late };
 
 /// How long the records are read, of which there may be very many, each three calls to the server.
@@ -80,6 +83,28 @@ pub(super) fn records(root: &OwnedFd) -> Check {
             .warn(format!("{seen}; {} cannot be read: {first}", broken.len()), "run nfs-csi check on the export");
     }
     RECORDS.pass(format!("{seen}, all of a format that this driver knows"))
+}
+
+/// Which export it is, and whether that is the one which the server map says.
+pub(super) fn export_id(root: &OwnedFd, wanted: Option<&ExportId>) -> Check {
+    let remedy = "export the right directory under this name (with its .nfs-csi), or correct exports in the server map";
+    let read = beneath::open_dir(root, RESERVED).and_then(|own| text(&own, IDENTITY));
+    let read = match read.as_deref().map(serde_json::from_slice::<Identity>) {
+        Ok(Ok(identity)) => Some(identity.id),
+        Err(Errno::ENOENT) => None,
+        Ok(Err(error)) => {
+            return EXPORT_ID
+                .fail(format!("{IDENTITY} cannot be read: {error}"), "restore .nfs-csi/export.json from a backup");
+        }
+        Err(errno) => return EXPORT_ID.skip(format!("it cannot be read: {}", errno.desc())),
+    };
+    match (read, wanted) {
+        (Some(id), Some(wanted)) if id == *wanted => EXPORT_ID.pass(format!("it is {id}, as the server map says")),
+        (Some(id), None) => EXPORT_ID.pass(format!("it is {id}")),
+        (None, None) => EXPORT_ID.skip("it has none yet: no volume was made here"),
+        (Some(id), Some(wanted)) => EXPORT_ID.fail(format!("it is {id}, and the server map says {wanted}"), remedy),
+        (None, Some(wanted)) => EXPORT_ID.fail(format!("it has none, and the server map says {wanted}"), remedy),
+    }
 }
 
 /// Whether the quota agent is alive, where there is one. `now` is the server's time since 1970.
@@ -158,6 +183,24 @@ mod tests {
         assert!(silent.outcome == Outcome::Fail && silent.remedy.unwrap().contains("quota agent on nas"));
         let later = alive(&agent(quota_files::FORMAT + 1), second);
         assert!(later.outcome == Outcome::Fail && later.remedy.unwrap().contains("update this driver"));
+    }
+
+    #[test]
+    fn another_export_than_the_map_says_is_a_failure() {
+        let share = tempfile::tempdir().unwrap();
+        let root = OwnedFd::from(File::open(share.path()).unwrap());
+        let (id, other) = (ExportId::new().unwrap(), ExportId::new().unwrap());
+        assert_eq!(export_id(&root, None).outcome, Outcome::Skip);
+        assert_eq!(export_id(&root, Some(&id)).outcome, Outcome::Fail);
+        std::fs::create_dir(share.path().join(RESERVED)).unwrap();
+        let file = share.path().join(RESERVED).join(IDENTITY);
+        std::fs::write(&file, format!(r#"{{"id": "{id}", "inode": 1}}"#)).unwrap();
+        assert_eq!(export_id(&root, None).outcome, Outcome::Pass);
+        assert_eq!(export_id(&root, Some(&id)).outcome, Outcome::Pass);
+        let another = export_id(&root, Some(&other));
+        assert!(another.outcome == Outcome::Fail && another.seen.contains(&id.to_string()), "{}", another.seen);
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(export_id(&root, None).outcome, Outcome::Fail);
     }
 
     #[test]

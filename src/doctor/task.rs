@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::check::Check;
 use crate::mount::options::{Options, Version};
 use crate::mount::protocol::Reached;
+use crate::volume::export_id::ExportId;
 
 /// What is looked at.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -20,6 +21,10 @@ pub struct Subject {
     pub share: Option<String>,
     /// The mount options.
     pub options: Options,
+    /// The id that the export of the share is to have, if the server map says it.
+    pub export_id: Option<ExportId>,
+    /// The file of the server map.
+    pub servers: Option<PathBuf>,
     /// The kubelet's directory, where there is one.
     pub kubelet_dir: Option<PathBuf>,
     /// The driver's name, by which its volumes are known from those of others.

@@ -91,6 +91,13 @@ pub enum ExportError {
     )]
     Another { share: String, wanted: String, found: String },
 
+    #[error(
+        "{share} is a copy of an export, made file by file, so the directories in it are not those that its records know; \
+         nothing was done: run `nfs-csi check --repair --export {share}` in the controller's pod, and the calls succeed when \
+         they are repeated"
+    )]
+    Copied { share: String },
+
     #[error("an operation on {share} broke off: try again, and report it with the driver's log")]
     Defect { share: String },
 }
@@ -113,6 +120,7 @@ impl ExportError {
             | Self::Defect { .. }
             | Self::Full { .. }
             | Self::Another { .. }
+            | Self::Copied { .. }
             | Self::Unlimited { .. }
             | Self::Archive { error: ArchiveError::TooBig { .. }, .. } => true,
             Self::Io { errno, .. } => is_passing(*errno),

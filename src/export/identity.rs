@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::sys::stat::{Mode, fstat};
 use nix::unistd::linkat;
 use serde::{Deserialize, Serialize};
 
@@ -19,81 +19,143 @@ use crate::volume::export_id::ExportId;
 use crate::volume::path::RESERVED;
 
 /// Its name in the driver's own folder.
-const IDENTITY: &str = "export.json";
+pub(crate) const IDENTITY: &str = "export.json";
 
-#[derive(Serialize, Deserialize)]
-struct Identity {
+/// What is in it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) id: ExportId,
+    /// The file's own inode number. With another one the export is a copy, made file by file: then the inode numbers in
+    /// records and manifests are those of the original, and say nothing here.
+    inode: u64,
+}
+
+/// An identity that was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
     id: ExportId,
+    /// The file's inode number as it was recorded, and as it is.
+    inodes: [u64; 2],
+}
+
+impl Found {
+    pub(super) fn inodes(&self) -> [u64; 2] {
+        self.inodes
+    }
+
+    /// Whether the export is a copy that nobody has repaired yet.
+    pub(super) fn is_copied(&self) -> bool {
+        self.inodes[0] != self.inodes[1]
+    }
 }
 
 impl Export {
-    /// The export's id; none where no driver has worked on it yet.
+    /// What is known of the export itself; none where no driver has worked on it yet.
     ///
     /// # Errors
     /// Where the server fails, and where the file is none that a driver has written.
-    pub fn id(&self) -> Result<Option<ExportId>, ExportError> {
+    pub(super) fn identity(&self) -> Result<Option<Found>, ExportError> {
         match descend(self.root(), &[RESERVED], None) {
-            Ok(top) => self.id_in(&top),
+            Ok(top) => self.identity_in(&top),
             Err((_, Errno::ENOENT)) => Ok(None),
             Err((name, errno)) => Err(self.failed("open the folder", name, errno)),
         }
     }
 
-    /// An error where the export is not the one of this id.
+    /// The export's id, which must be this one if one is `wanted`. A copy is taken only by who is to repair it.
     ///
     /// # Errors
-    /// [`ExportError::Another`], and as [`Export::id`].
-    pub(super) fn check_id(&self, wanted: &ExportId) -> Result<(), ExportError> {
-        match self.id()? {
-            Some(found) if found == *wanted => Ok(()),
-            found => Err(ExportError::Another {
+    /// [`ExportError::Another`], [`ExportError::Copied`]; where the id is wanted, that it cannot be read.
+    pub(super) fn identify(
+        &self,
+        wanted: Option<&ExportId>,
+        takes_copies: bool,
+    ) -> Result<Option<ExportId>, ExportError> {
+        let found = match self.identity() {
+            // Who may not read it can use the export still.
+            Err(_) if wanted.is_none() => None,
+            found => found?,
+        };
+        if let Some(wanted) = wanted
+            && found.as_ref().is_none_or(|found| found.id != *wanted)
+        {
+            return Err(ExportError::Another {
                 share: self.share().to_string(),
                 wanted: wanted.to_string(),
-                found: found.map_or_else(|| "none".into(), |id| id.to_string()),
-            }),
+                found: found.map_or_else(|| "none".into(), |found| found.id.to_string()),
+            });
+        }
+        match found {
+            Some(found) if found.is_copied() && !takes_copies => {
+                Err(ExportError::Copied { share: self.share().to_string() })
+            }
+            found => Ok(found.map(|found| found.id)),
         }
     }
 
-    /// Gives the export an id if it has none. What a driver leaves in `volumes` that is killed meanwhile is swept
-    /// ([`Export::sweep_prepared`]).
+    /// Gives the export an id if it has none.
     pub(super) fn make_id(&self, top: &OwnedFd, volumes: &OwnedFd) -> Result<(), ExportError> {
-        if self.id_in(top)?.is_some() {
+        if self.identity_in(top)?.is_some() {
             return Ok(());
         }
-        let failed = |errno| self.failed("write the export's id", IDENTITY, errno);
-        let id = ExportId::new().map_err(|error| failed(errno_of(error)))?;
-        // Complete under a name of its own first. Of two drivers that do this at once, one is too late.
-        let temporary = format!(".{id}.new");
-        let text = serde_json::to_vec(&Identity { id }).map_err(|_| failed(Errno::EINVAL))?;
-        write(volumes, &temporary, &text).map_err(failed)?;
-        let linked = linkat(volumes, temporary.as_str(), top, IDENTITY, AtFlags::empty());
-        catalog::remove(volumes, &temporary).map_err(failed)?;
-        match linked {
-            Ok(()) | Err(Errno::EEXIST) => Ok(()),
-            Err(errno) => Err(failed(errno)),
-        }
+        let id = ExportId::new().map_err(|error| self.unwritten(errno_of(error)))?;
+        // Of two drivers that do this at once, one is too late.
+        self.write_identity(volumes, id, |temporary| {
+            match linkat(volumes, temporary, top, IDENTITY, AtFlags::empty()) {
+                Err(Errno::EEXIST) => Ok(()),
+                linked => linked,
+            }
+        })
     }
 
-    fn id_in(&self, top: &OwnedFd) -> Result<Option<ExportId>, ExportError> {
+    /// Takes a copy for an export like any other, when all that it holds has been repaired.
+    pub(super) fn take_copy(&self) -> Result<(), ExportError> {
+        let Some(found) = self.identity()?.filter(Found::is_copied) else { return Ok(()) };
+        let layout = self.layout()?;
+        let (top, volumes) = (&layout.top, &layout.volumes);
+        self.write_identity(volumes, found.id, |temporary| renameat(volumes, temporary, top, IDENTITY))
+    }
+
+    /// Writes the file under a name of its own first, which `put` gives its name. What a driver leaves in `volumes` that
+    /// is killed meanwhile is swept ([`Export::sweep_prepared`]).
+    fn write_identity(
+        &self,
+        volumes: &OwnedFd,
+        id: ExportId,
+        put: impl FnOnce(&str) -> nix::Result<()>,
+    ) -> Result<(), ExportError> {
+        let nonce = ExportId::new().map_err(|error| self.unwritten(errno_of(error)))?;
+        let temporary = format!(".{nonce}.new");
+        let written = write(volumes, &temporary, id).and_then(|()| put(&temporary));
+        catalog::remove(volumes, &temporary).and(written).map_err(|errno| self.unwritten(errno))
+    }
+
+    fn unwritten(&self, errno: Errno) -> ExportError {
+        self.failed("write the export's id", format!("{RESERVED}/{IDENTITY}"), errno)
+    }
+
+    fn identity_in(&self, top: &OwnedFd) -> Result<Option<Found>, ExportError> {
         let path = || format!("{RESERVED}/{IDENTITY}");
         let file = small_file::open(top, IDENTITY).map_err(|errno| self.failed("open", path(), errno))?;
         let Some(file) = file else { return Ok(None) };
-        let text = small_file::read(&file).map_err(|errno| self.failed("read", path(), errno))?;
+        let failed = |errno| self.failed("read", path(), errno);
+        let (text, stat) = (small_file::read(&file).map_err(failed)?, fstat(&file).map_err(failed)?);
         let read: Result<Identity, _> = serde_json::from_slice(&text);
         let identity = read.map_err(|error| ExportError::Record {
             path: path(),
             share: self.share().to_string(),
             reason: error.to_string(),
         })?;
-        Ok(Some(identity.id))
+        Ok(Some(Found { id: identity.id, inodes: [identity.inode, stat.st_ino] }))
     }
 }
 
 /// Writes a new file; it is on the server's disk then.
-fn write(folder: &OwnedFd, name: &str, text: &[u8]) -> nix::Result<()> {
+fn write(folder: &OwnedFd, name: &str, id: ExportId) -> nix::Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
     let mut file = File::from(beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    file.write_all(text).and_then(|()| file.sync_data()).map_err(errno_of)
+    let text = serde_json::to_vec(&Identity { id, inode: fstat(&file)?.st_ino }).map_err(|_| Errno::EINVAL)?;
+    file.write_all(&text).and_then(|()| file.sync_data()).map_err(errno_of)
 }
 
 #[cfg(test)]
@@ -104,18 +166,34 @@ mod tests {
     fn an_export_has_the_id_that_the_first_driver_gave_it() {
         let folder = tempfile::tempdir().unwrap();
         let export = Export::local(folder.path());
-        assert_eq!(export.id().unwrap(), None);
+        assert_eq!(export.identify(None, false).unwrap(), None);
         let unnamed = ExportId::new().unwrap();
-        assert!(matches!(export.check_id(&unnamed), Err(ExportError::Another { found, .. }) if found == "none"));
+        let another = export.identify(Some(&unnamed), true);
+        assert!(matches!(another, Err(ExportError::Another { found, .. }) if found == "none"));
         export.layout().unwrap();
-        let id = export.id().unwrap().unwrap();
+        let id = export.identify(None, false).unwrap().unwrap();
         let again = Export::local(folder.path());
         again.layout().unwrap();
-        assert_eq!(again.id().unwrap(), Some(id.clone()));
-        again.check_id(&id).unwrap();
-        let error = again.check_id(&unnamed).unwrap_err().to_string();
+        assert_eq!(again.identify(Some(&id), false).unwrap(), Some(id.clone()));
+        let error = again.identify(Some(&unnamed), true).unwrap_err().to_string();
         assert!(error.contains(&id.to_string()) && error.contains(&unnamed.to_string()), "{error}");
         assert_eq!(std::fs::read_dir(folder.path().join(".nfs-csi/volumes")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_copy_is_told_from_its_original_until_it_is_repaired() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        Export::local(folder.path()).layout().unwrap();
+        let id = Export::local(folder.path()).identify(None, false).unwrap();
+        std::fs::create_dir(other.path().join(RESERVED)).unwrap();
+        let [from, to] = [&folder, &other].map(|folder| folder.path().join(RESERVED).join(IDENTITY));
+        std::fs::copy(from, to).unwrap();
+        let copy = Export::local(other.path());
+        assert!(matches!(copy.identify(None, false), Err(ExportError::Copied { .. })));
+        assert_eq!(copy.identify(None, true).unwrap(), id);
+        copy.take_copy().unwrap();
+        assert_eq!(copy.identify(None, false).unwrap(), id);
+        assert_eq!(std::fs::read_dir(other.path().join(".nfs-csi/volumes")).unwrap().count(), 0);
     }
 
     #[test]
@@ -125,7 +203,7 @@ mod tests {
             let give = || {
                 let export = Export::local(folder.path());
                 export.layout().unwrap();
-                export.id().unwrap().unwrap()
+                export.identify(None, false).unwrap().unwrap()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(give)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -141,7 +219,10 @@ mod tests {
         for text in ["", "{}", "{\"id\": \"x\"}"] {
             std::fs::write(own.join(IDENTITY), text).unwrap();
             let export = Export::local(folder.path());
-            assert!(matches!(export.id(), Err(ExportError::Record { path, .. }) if path.contains(IDENTITY)), "{text}");
+            assert!(
+                matches!(export.identity(), Err(ExportError::Record { path, .. }) if path.contains(IDENTITY)),
+                "{text}"
+            );
         }
     }
 }

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 
 use super::catalog::Record;
+use super::identity::{Found, IDENTITY};
 use super::limited::LimitState;
 use super::record_lock::RecordLock;
 use super::snapshots::Manifest;
@@ -43,6 +44,7 @@ pub enum Problem {
     TrashDisplaced,
     TrashUnfinished,
     Unknown,
+    CopiedExport,
 }
 
 impl Problem {
@@ -68,6 +70,7 @@ impl Problem {
             Self::TrashStuck => "remove what is in the way (see the reason), or export the share with no_root_squash",
             Self::TrashDisplaced => "look at both directories, and move one away by hand",
             Self::TrashUnfinished => "repeat the delete: it completes what was begun",
+            Self::CopiedExport => "stop all work on the export, and repair it: until then controllers refuse it",
             Self::Unknown => "a later version of the driver put it there: it is left alone",
         }
     }
@@ -97,6 +100,7 @@ impl fmt::Display for Problem {
             Self::TrashDisplaced => "deleted, and needed",
             Self::TrashUnfinished => "unfinished delete",
             Self::Unknown => "unknown name",
+            Self::CopiedExport => "export that was copied file by file",
         })
     }
 }
@@ -110,6 +114,7 @@ enum Repair {
     PutBack(TrashName, SubDir),
     ThrowAway(SharedTree),
     Sweep(Duration),
+    TakeCopy,
 }
 
 impl fmt::Display for Repair {
@@ -121,6 +126,7 @@ impl fmt::Display for Repair {
                 write!(f, "note the directory's number {inode} in {}'s record", record.name)
             }
             Self::PutBack(name, subdir) => write!(f, "move trash/{name} back to {subdir}"),
+            Self::TakeCopy => f.write_str("note the numbers of the snapshots' trees and of the export itself"),
             Self::ThrowAway(_) | Self::Sweep(_) => f.write_str("move it to the trash"),
         }
     }
@@ -202,6 +208,12 @@ impl Export {
         self.check_staging(retention, &mut report)?;
         self.check_trash(&mut report)?;
         self.check_top(&named, &mut report)?;
+        if let Some(found) = self.identity()?.filter(Found::is_copied) {
+            let [noted, inode] = found.inodes();
+            let detail = format!("the number of the file was {noted}, and is {inode}");
+            let path = format!("{RESERVED}/{IDENTITY}");
+            report.add(Problem::CopiedExport, path, detail, Some(Repair::TakeCopy));
+        }
         report.findings.sort_by(|one, other| (one.problem, &one.path).cmp(&(other.problem, &other.path)));
         Ok(report)
     }
@@ -369,6 +381,12 @@ impl Export {
             }
             Some(Repair::PutBack(name, subdir)) => self.put_back(name, subdir).map(drop),
             Some(Repair::ThrowAway(tree)) => self.throw_away_unused_tree(tree).map(drop),
+            Some(Repair::TakeCopy) => {
+                for key in self.keys::<Manifest>()? {
+                    self.renumber_snapshot(&key)?;
+                }
+                self.take_copy()
+            }
             Some(Repair::Sweep(retention)) => self.sweep_staging(*retention).map(drop),
         }
     }

@@ -16,7 +16,7 @@ pub mod directories;
 mod error;
 mod first_version;
 pub mod holder;
-mod identity;
+pub(crate) mod identity;
 pub mod invariants;
 mod layout;
 pub mod limited;

@@ -43,6 +43,8 @@ pub struct Exports {
     remembered: Mutex<HashMap<Share, Options>>,
     /// Whether the kernel refuses all that would write to them.
     read_only: bool,
+    /// Whether exports are taken that were copied file by file and not repaired yet.
+    takes_copies: bool,
     pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
@@ -67,13 +69,19 @@ impl Exports {
     /// on the trees of one share with at most `tree_workers` threads.
     #[must_use]
     pub fn start(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize, defaults: Options) -> Arc<Self> {
-        Self::start_with(mounter, holder, tree_workers, defaults, false)
+        Self::start_with(mounter, holder, tree_workers, defaults, [false, false])
     }
 
-    /// The same whose mounts are read-only, for those who only look.
+    /// The same for a command of the operator, who may work on a copy too, which needs a repair.
+    #[must_use]
+    pub fn start_for_operator(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize) -> Arc<Self> {
+        Self::start_with(mounter, holder, tree_workers, Options::default(), [false, true])
+    }
+
+    /// The same where the mounts are read-only, for those who only look.
     #[must_use]
     pub fn start_read_only(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize) -> Arc<Self> {
-        Self::start_with(mounter, holder, tree_workers, Options::default(), true)
+        Self::start_with(mounter, holder, tree_workers, Options::default(), [true, true])
     }
 
     fn start_with(
@@ -81,7 +89,7 @@ impl Exports {
         holder: Holder,
         tree_workers: usize,
         defaults: Options,
-        read_only: bool,
+        [read_only, takes_copies]: [bool; 2],
     ) -> Arc<Self> {
         let exports = Arc::new(Self {
             mounter,
@@ -91,6 +99,7 @@ impl Exports {
             defaults,
             remembered: Mutex::default(),
             read_only,
+            takes_copies,
             mounted: Mutex::default(),
             shared: Mutex::default(),
             jobs: Arc::default(),
@@ -243,15 +252,12 @@ impl Exports {
         Ok(export)
     }
 
-    /// The export's id, which must be the one that the server map has.
+    /// The export's id, which must be the one that the server map has, if it has one.
     async fn identify(&self, export: &Arc<Export>) -> Result<Option<ExportId>, ExportError> {
         let mapped = self.mounter.map().find(export.share().server().as_str());
         let wanted = mapped.and_then(|mapped| mapped.export_id(export.share().path()).cloned());
-        let Some(wanted) = wanted else {
-            // It is shown only: who may not read it can use the export still.
-            return Ok(export.run(Export::id).await.unwrap_or_default());
-        };
-        export.run(move |export| export.check_id(&wanted).map(|()| Some(wanted))).await
+        let takes_copies = self.takes_copies;
+        export.run(move |export| export.identify(wanted.as_ref(), takes_copies)).await
     }
 
     /// What all mounts of a share have in common, those that were forgotten and are still in use too.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use super::claims::Claims;
 use super::pages::Listed;
 use super::staging::Staged;
 use super::trash::{Kind, TrashName};
-use super::{Export, ExportError, Folder, small_file};
+use super::{Export, ExportError, Folder, catalog, small_file};
 use crate::beneath;
 use crate::reason::errno_of;
 use crate::tree::{Progress, count};
@@ -224,6 +224,29 @@ impl Export {
         let text = serde_json::to_vec(manifest).map_err(|_| failed(Errno::EINVAL))?;
         let mut file = new_file(staged, MANIFEST).map_err(failed)?;
         file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))
+    }
+
+    /// Notes the inode number that a snapshot's tree has now: its manifest has come here from another file system.
+    pub(super) fn renumber_snapshot(&self, key: &RecordKey) -> Result<(), ExportError> {
+        let Some((folder, manifest)) = self.open_snapshot(key)? else { return Ok(()) };
+        let (Some(noted), Data::Tree(tree)) = (manifest.inode, self.snapshot_data(key, &manifest)?) else {
+            return Ok(());
+        };
+        let failed = |errno| self.failed("write the manifest of snapshot", key.to_string(), errno);
+        let inode = fstat(&tree).map_err(failed)?.st_ino;
+        if inode == noted {
+            return Ok(());
+        }
+        let new = format!("{MANIFEST}.new");
+        // One that an earlier repair left is not complete.
+        catalog::remove(&folder, &new).map_err(failed)?;
+        let text =
+            serde_json::to_vec(&Manifest { inode: Some(inode), ..manifest }).map_err(|_| failed(Errno::EINVAL))?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let mut file =
+            beneath::open(&folder, &new, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
+        file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))?;
+        renameat(&folder, new.as_str(), &folder, MANIFEST).map_err(failed)
     }
 
     /// Notes how many entries there are in a snapshot in the trash, as far as its manifest says it.

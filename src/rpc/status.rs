@@ -170,6 +170,7 @@ impl ToStatus for ExportError {
             | Self::NewerRecord { .. }
             | Self::Displaced { .. }
             | Self::Another { .. }
+            | Self::Copied { .. }
             | Self::LimitRefused { .. }
             | Self::RootExempt { .. } => Code::FailedPrecondition,
             Self::Archive { error, .. } => error.code(),

@@ -133,6 +133,22 @@ impl ServerMap {
         names
     }
 
+    /// The names of all servers that the map has.
+    #[must_use]
+    pub fn servers(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.current().0.values().map(|mapped| mapped.name.to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Whether a server of the map is at this address (or host name).
+    #[must_use]
+    pub fn is_address(&self, address: &str) -> bool {
+        let known = known_as(address);
+        self.current().0.values().any(|mapped| mapped.addresses.iter().any(|address| known_as(address) == known))
+    }
+
     /// Whether the file on disk is refused, and what it said before is in force.
     #[must_use]
     pub fn is_refused(&self) -> bool {

@@ -16,6 +16,7 @@ mod dead;
 mod dead_export;
 mod floor;
 mod lists;
+mod mapped;
 mod names;
 mod quotas;
 mod readers;
@@ -45,7 +46,7 @@ async fn main() {
     let is_outside = arguments.first().is_some_and(|first| first == "outside");
     let only = arguments.split_off(usize::from(is_outside)).pop();
     let mut parts = vec![
-        "start", "publish", "dead", "volumes", "quotas", "lists", "list", "readers", "file", "files", "servers",
+        "start", "publish", "dead", "volumes", "quotas", "map", "lists", "list", "readers", "file", "files", "servers",
         "crews",
     ];
     if std::env::var("E2E_BENCH_MILLION").is_ok_and(|value| value == "1") || only.as_deref() == Some("million") {
@@ -55,7 +56,7 @@ async fn main() {
     parts.retain(|part| only.as_ref().is_none_or(|only| only == part));
     assert!(
         !parts.is_empty(),
-        "the parts are start, publish, dead, volumes, quotas, lists, list, readers, file, files, servers, crews, links, names and million"
+        "the parts are start, publish, dead, volumes, quotas, map, lists, list, readers, file, files, servers, crews, links, names and million"
     );
     let mut report = Report::default();
     Report::head();
@@ -82,6 +83,7 @@ async fn main() {
                 volumes::at(&mut report, "1 ms", server, share, &[10]).await;
             }
             "quotas" => quotas::against_none(&mut report).await,
+            "map" => mapped::against_none(&mut report).await,
             "lists" => lists::many(&mut report).await,
             "list" => lists::command(&mut report),
             "readers" => readers::of_a_large_snapshot(&mut report).await,

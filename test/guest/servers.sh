@@ -3,7 +3,7 @@
 # shares one connection.
 #
 #   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
-#                        (default /run/export/NAME)
+#                        (default /run/export/NAME), its port $PORT if that is set
 #   ganesha NAME N DIR   the same by nfs-ganesha; DIR is a disk's top directory
 #   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
 #   disk_ext4 NAME       the same made by mkfs.ext4
@@ -40,7 +40,7 @@ server() {
 		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:$folder"
 		# Version 4 only: version 3 cannot be served without a port mapper.
 		rpc.mountd -p 20048 -N 3 -N 2 2> /dev/null
-		rpc.nfsd -N 3 4
+		rpc.nfsd -N 3 ${PORT:+-p "$PORT"} 4
 		touch "/run/server-$name.ready"
 		exec sleep infinity
 	EOS

@@ -156,7 +156,7 @@ fn all_passes_on_a_healthy_node_and_export_and_nothing_is_left() {
         "foreign-mounts",
         "stuck-mounts",
     ];
-    let skipped = ["reverse-lookup", "statd", "gssd", "keytab", "quota-agent", "breakers"];
+    let skipped = ["reverse-lookup", "statd", "gssd", "keytab", "quota-agent", "breakers", "export-id", "server-map"];
     for own_folder in [false, true] {
         let seen = doctor(healthy(&share).iter().chain([&kubelet, &"--options=nfsvers=4.2,nconnect=2".into()]));
         seen.has_only("none", &[]);
@@ -300,6 +300,17 @@ fn records_of_a_later_format_and_a_silent_quota_agent_are_found() {
         std::fs::write(&path, text).unwrap();
         path
     };
+    let id = "0123456789abcdef0123456789abcdef";
+    note(".nfs-csi/export.json", &format!(r#"{{"id": "{id}", "inode": 1}}"#));
+    let [address, path] = healthy(&share);
+    let map = share.on_disk("servers.json");
+    for (id, expected) in [(id, vec![]), (&id.replace('f', "0"), vec![("export-id", "fail", "correct exports")])] {
+        let exports = format!(r#"{{"{}": {{"id": "{id}"}}}}"#, &path["--share=".len()..]);
+        let nas = format!(r#""address": "{}", "exports": {exports}"#, &address["--server=".len()..]);
+        std::fs::write(&map, format!(r#"{{"servers": {{"nas": {{{nas}}}}}}}"#)).unwrap();
+        let flags = ["--server=nas".into(), path.clone(), format!("--servers={}", map.display())];
+        doctor(&flags).has_only("another export", &expected);
+    }
     let later = note(".nfs-csi/volumes/later.json", r#"{"format": 99}"#);
     doctor(healthy(&share)).has_only("a later record", &[("records", "fail", "update this driver")]);
     std::fs::remove_file(later).unwrap();
@@ -334,6 +345,15 @@ fn what_a_node_lacks_is_found_without_a_server() {
     };
     let own = mounted("kubernetes.io~csi/pvc-1/mount", "127.0.0.1", "/run/export");
     doctor([&flag]).has_only("none", &[]);
+    let map = folder.path().join("servers.json");
+    let moved = r#"{"servers": {"nas": {"address": "10.0.99.1", "was": ["127.0.0.1"]}}}"#;
+    for (fault, text, expected) in [
+        ("an old address", moved, ("server-map", "warn", "delete the pods")),
+        ("a broken map", "{", ("server-map", "fail", "correct the map")),
+    ] {
+        std::fs::write(&map, text).unwrap();
+        doctor([&flag, &format!("--servers={}", map.display())]).has_only(fault, &[expected]);
+    }
     let foreign = mounted("kubernetes.io~nfs/data", "127.0.0.1", "/run/export");
     let seen = doctor([&flag]);
     umount2(&foreign, MntFlags::empty()).unwrap();

@@ -90,6 +90,8 @@ async fn a_directory_that_may_not_be_looked_at_is_abnormal() {
     assert_eq!(listed["open"], None);
     let message = listed["closed/volume"].as_ref().unwrap();
     assert!(message.contains("closed/volume") && message.contains("no_root_squash"), "{message}");
+    // It makes folders there in the background.
+    assert!(driver.stop().await.success());
     for path in ["open", "closed", ".nfs-csi"] {
         std::fs::remove_dir_all(disk.join(path)).unwrap();
     }
@@ -193,6 +195,7 @@ async fn a_list_whose_caller_went_away_ends_at_the_next_entry() {
     let driver = waited.await.unwrap();
     drop(far);
     assert_eq!(conditions(pages(&mut driver.controller().await, 0, String::new()).await).len(), names.len());
+    assert!(driver.stop().await.success());
     for name in names.iter().map(String::as_str).chain([".nfs-csi"]) {
         std::fs::remove_dir_all(disk.join(name)).unwrap();
     }

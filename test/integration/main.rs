@@ -32,6 +32,7 @@ mod quota_volumes;
 mod reaching;
 mod readers;
 mod registering;
+mod server_map;
 mod servers;
 mod several;
 mod snapshots;

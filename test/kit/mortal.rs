@@ -24,6 +24,11 @@ pub struct Changed {
 }
 
 impl Server {
+    /// A further one that the tests' job has started.
+    pub const fn named(name: &'static str, address: &'static str) -> Self {
+        Self { name, address }
+    }
+
     /// A path on the server's own disk.
     pub fn on_disk(self, path: &str) -> PathBuf {
         PathBuf::from(format!("/run/servers/{}", self.name)).join(path)
