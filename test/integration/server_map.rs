@@ -145,7 +145,7 @@ async fn twenty_claims_follow_a_server_that_moved_and_their_ids_stay() {
     assert!(refused.message().contains(&repair), "{refused}");
     let arguments = repair.split_whitespace().skip(1).chain([flags[0].as_str()]);
     assert!(Command::new(binary()).args(arguments).status().unwrap().success());
-    assert!(names_in(&new.on_disk(".nfs-csi/volumes")).iter().all(|name| name.ends_with(".json")));
+    assert!(names_in(&new.on_disk(".nfs-csi/volumes")).iter().all(|name| !name.contains(".new")));
     // Each is listed once, by the id that it has in its PersistentVolume.
     assert_eq!(listed(&mut calls).await, ids);
     let clone = create_from("pvc-clone", of_volume(&ids[0]), &[("server", "nas1"), ("share", &share)]);
@@ -255,7 +255,7 @@ async fn after_a_restart_calls_without_options_reach_an_export_that_needs_them()
     assert!(driver.stop().await.success());
     let driver = Driver::start(folder.path(), &[]);
     let mut calls = driver.controller().await;
-    assert_eq!(listed(&mut calls).await, [volume.volume_id.clone()]);
+    assert_eq!(listed(&mut calls).await, std::slice::from_ref(&volume.volume_id));
     assert!(driver.log().contains("port=2050") && driver.log().contains("version=\"4.1\""), "{}", driver.log());
     let wanted = parameters(&[("server", AT_2050.address), ("share", &share.share())]);
     calls.get_capacity(GetCapacityRequest { parameters: wanted, ..Default::default() }).await.unwrap();
