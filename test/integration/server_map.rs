@@ -25,6 +25,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 /// A server that serves at this port only (test/integration/job).
 const AT_2050: Server = Server::named("at-2050", "10.0.13.1");
 
+/// A server that serves NFS 3 only.
+const ONLY_3: Server = Server::named("only-3", "10.0.14.1");
+
 /// A directory on a server that is a share of its own for one test; it goes with the value.
 struct OnServer(tempfile::TempDir);
 
@@ -120,9 +123,16 @@ async fn twenty_claims_follow_a_server_that_moved_and_their_ids_stay() {
 
     let new = old.at(OTHER);
     old.copy_to(&new);
-    let dead = MORTAL.die();
     let nas = format!(r#""nas1": {{"address": "{}", "was": ["{}"]}}"#, OTHER.address, MORTAL.address);
     change(&driver, &map, &nas);
+    // Pods that run go on where they are, also when the kubelet asks again.
+    for (number, volume) in volumes.iter().enumerate() {
+        let target = target("old", number);
+        node.node_publish_volume(publish(volume, &target, RWX, &[])).await.unwrap();
+        assert_eq!(std::fs::read_to_string(target.join("data")).unwrap(), number.to_string());
+        assert!(mounts_at(&target)[0].contains(&format!("addr={}", MORTAL.address)), "{:?}", mounts_at(&target));
+    }
+    let dead = MORTAL.die();
     // A node needs nothing of what the driver keeps there.
     for (number, volume) in volumes.iter().enumerate() {
         let target = target("new", number);
@@ -245,23 +255,33 @@ async fn another_export_under_the_name_of_one_is_refused_and_left_as_it_is() {
     assert!(listed(&mut calls).await.is_empty());
 }
 
-#[tokio::test]
-async fn after_a_restart_calls_without_options_reach_an_export_that_needs_them() {
-    let (folder, share) = (folder(), OnServer::new(AT_2050));
-    let mut request = create("pvc-1", &[("server", AT_2050.address), ("share", &share.share())]);
-    request.volume_capabilities = vec![capability(RWX, &["port=2050", "nfsvers=4.1", "hard"])];
+/// Makes a volume with options, and lists, expands and deletes it without any after a restart of the driver.
+async fn follows_options(on: Server, top: &str, options: &[&str], shown: [&str; 2]) {
+    let (folder, directory) = (folder(), OnServer::new(on));
+    let share = format!("{top}{}", directory.share());
+    let mut request = create("pvc-1", &[("server", on.address), ("share", &share)]);
+    request.volume_capabilities = vec![capability(RWX, options)];
     let driver = Driver::start(folder.path(), &[]);
     let volume = driver.controller().await.create_volume(request).await.unwrap().into_inner().volume.unwrap();
     assert!(driver.stop().await.success());
     let driver = Driver::start(folder.path(), &[]);
     let mut calls = driver.controller().await;
     assert_eq!(listed(&mut calls).await, std::slice::from_ref(&volume.volume_id));
-    assert!(driver.log().contains("port=2050") && driver.log().contains("version=\"4.1\""), "{}", driver.log());
-    let wanted = parameters(&[("server", AT_2050.address), ("share", &share.share())]);
+    // The first of these lines is from before the restart.
+    let log = driver.log();
+    let mounted: Vec<&str> = log.lines().filter(|line| line.contains("export mounted")).collect();
+    assert!(mounted.len() == 2 && shown.iter().all(|shown| mounted[1].contains(shown)), "{mounted:?}");
+    let wanted = parameters(&[("server", on.address), ("share", &share)]);
     calls.get_capacity(GetCapacityRequest { parameters: wanted, ..Default::default() }).await.unwrap();
     calls.controller_expand_volume(expand(&volume.volume_id, 1 << 30, 0)).await.unwrap();
     calls.delete_volume(delete(&volume.volume_id)).await.unwrap();
-    assert!(!share.on_disk("pvc-1").exists());
+    assert!(!directory.on_disk("pvc-1").exists());
+}
+
+#[tokio::test]
+async fn after_a_restart_calls_without_options_reach_an_export_that_needs_them() {
+    follows_options(AT_2050, "", &["port=2050", "nfsvers=4.1", "hard"], ["port=2050", "version=\"4.1\""]).await;
+    follows_options(ONLY_3, "/srv", &["nfsvers=3", "nolock"], ["vers=3", "version=\"3\""]).await;
 }
 
 #[tokio::test]
