@@ -5,6 +5,10 @@ use std::io;
 
 use nix::errno::Errno;
 
+/// What the kernel means by "not supported" within itself. An NFS 4.2 client hands it on where the server's file system
+/// takes no extended attributes; the C library does not know it.
+pub(crate) const ENOTSUPP: i32 = 524;
+
 /// An error that the kernel gave.
 pub(crate) trait Reason {
     /// Its number; EIO where it has none.

@@ -15,7 +15,7 @@ use super::files::{LENGTH, Work, content};
 use super::mounting::Mounted;
 use crate::beneath;
 use crate::mount::options::Version;
-use crate::reason::errno_of;
+use crate::reason::{ENOTSUPP, errno_of};
 
 const IF_LATE: &str = "look at the load of the NFS server: it stopped to answer in the middle of a call";
 
@@ -24,8 +24,6 @@ pub(super) const COPY: Planned = Planned { name: "copy", if_late: IF_LATE };
 pub(super) const XATTRS: Planned = Planned { name: "xattrs", if_late: IF_LATE };
 pub(super) const ACLS: Planned = Planned { name: "acls", if_late: IF_LATE };
 
-/// The kernel's own number for what a server does not support, which it lets through here.
-const ENOTSUPP: i32 = 524;
 /// The kernel's statistics name the call so.
 const COPY_CALL: &str = "COPY";
 const TO_NFS_4_2: &str = "NFS 4.2 has it, and the share is mounted with NFS";

@@ -99,6 +99,7 @@ impl Export {
             return Ok(());
         }
         let id = ExportId::new().map_err(|error| self.unwritten(errno_of(error)))?;
+        tracing::info!(share = %self.share(), %id, "export gets its id");
         // Of two drivers that do this at once, one is too late.
         self.write_identity(volumes, id, |temporary| {
             match linkat(volumes, temporary, top, IDENTITY, AtFlags::empty()) {

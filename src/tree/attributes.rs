@@ -13,6 +13,8 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
+use crate::reason::ENOTSUPP;
+
 /// setuid and setgid.
 const SET_ID: u32 = 0o6000;
 /// The kernel's bounds: a list of names and a value are no longer.
@@ -141,6 +143,11 @@ pub(super) fn set_owner(directory: impl AsFd, name: &CStr, (uid, gid): Owner, fl
     if is_set { Ok(()) } else { Err(Errno::PERM) }
 }
 
+/// Whether the file system has nothing of the kind.
+fn is_unsupported(errno: Errno) -> bool {
+    errno == Errno::NOTSUP || errno.raw_os_error() == ENOTSUPP
+}
+
 /// The extended attributes of an open file or directory that are kept; none where the file system has none.
 ///
 /// # Errors
@@ -149,7 +156,7 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
     let mut list = Vec::with_capacity(LONGEST_XATTR);
     match flistxattr(&entry, rustix::buffer::spare_capacity(&mut list)) {
         Ok(_) => {}
-        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(errno) if is_unsupported(errno) => return Ok(Vec::new()),
         Err(errno) => return Err(errno),
     }
     let mut xattrs = Vec::new();
@@ -168,7 +175,8 @@ pub fn xattrs(entry: impl AsFd) -> Result<Vec<Xattr>> {
                 xattrs.push((name.to_owned(), value));
             }
             // Removed meanwhile, or listed and not to be had.
-            Err(Errno::NODATA | Errno::NOTSUP) => {}
+            Err(Errno::NODATA) => {}
+            Err(errno) if is_unsupported(errno) => {}
             Err(errno) => return Err(errno),
         }
     }
@@ -184,7 +192,7 @@ pub fn has_user_xattrs(directory: impl AsFd) -> Result<bool> {
     let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
     match getxattr(path, c"user.nfs-csi", &mut [0_u8; 0]) {
         Ok(_) | Err(Errno::NODATA) => Ok(true),
-        Err(Errno::NOTSUP) => Ok(false),
+        Err(errno) if is_unsupported(errno) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
@@ -193,7 +201,8 @@ pub fn has_user_xattrs(directory: impl AsFd) -> Result<bool> {
 pub fn set_xattrs<'a>(entry: impl AsFd, xattrs: impl IntoIterator<Item = &'a Xattr>) -> Result<()> {
     for (name, value) in xattrs {
         match fsetxattr(&entry, name, value, XattrFlags::empty()) {
-            Ok(()) | Err(Errno::NOTSUP) => {}
+            Ok(()) => {}
+            Err(errno) if is_unsupported(errno) => {}
             Err(errno) => return Err(errno),
         }
     }

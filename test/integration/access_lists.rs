@@ -7,12 +7,15 @@ use std::path::Path;
 use nfs_csi::proto::volume_capability::access_mode::Mode;
 use nfs_csi::proto::volume_content_source::Type;
 use nfs_csi::proto::{CreateSnapshotRequest, CreateVolumeRequest, Volume};
+use nix::mount::{MsFlags, mount};
 use rustix::fs::{CWD, FileType, XattrFlags, lgetxattr, lsetxattr, mknodat};
 
 use crate::cloning::{made, no_litter, removed};
 use crate::kit::driver::Driver;
 use crate::kit::folder;
-use crate::kit::requests::{capability, create, create_from, delete_snapshot, of_snapshot, of_volume, snapshot};
+use crate::kit::requests::{
+    capability, create, create_from, delete, delete_snapshot, of_snapshot, of_volume, snapshot,
+};
 use crate::kit::server::on_server;
 
 const ACCESS: &str = "system.posix_acl_access";
@@ -218,4 +221,30 @@ async fn a_copy_has_no_access_list_that_only_the_export_has() {
     removed(&driver, &clone).await;
     removed(&driver, &source).await;
     no_litter();
+}
+
+/// Mounts the disk without lists again, with these options.
+fn remount(options: &str) {
+    let (none, disk) = (None::<&str>, "/run/nfsroot/run/exports/without-lists");
+    mount(none, disk, none, MsFlags::MS_REMOUNT, Some(options)).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_system_that_takes_no_users_attributes_gets_the_copy_without_them() {
+    let folder = folder();
+    let driver = Driver::start(folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let source = controller.create_volume(create("pvc-attributes", &[])).await.unwrap().into_inner().volume.unwrap();
+    std::fs::write(on_server("pvc-attributes/file"), "content").unwrap();
+    lsetxattr(on_server("pvc-attributes/file"), "user.note", b"kept", XattrFlags::empty()).unwrap();
+    remount("noacl,nouser_xattr");
+    let request = create_from("pvc-without", of_volume(&source.volume_id), &[("share", WITHOUT_LISTS)]);
+    let made = controller.create_volume(request).await;
+    remount("noacl,user_xattr");
+    let volume = made.unwrap().into_inner().volume.unwrap();
+    let copy = Path::new(WITHOUT_LISTS).join("pvc-without/file");
+    assert_eq!(std::fs::read_to_string(copy).unwrap(), "content");
+    for id in [volume.volume_id, source.volume_id] {
+        controller.delete_volume(delete(&id)).await.unwrap();
+    }
 }

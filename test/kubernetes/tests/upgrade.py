@@ -1,10 +1,11 @@
 """The driver's pods are replaced: by `helm upgrade`, and by their end, while other pods write and servers are dead."""
+import json
 import urllib.request
 
 from tests import api
 from tests.faults import MORTAL, UNKNOWN, Mapped, dead, hung_mount
-from tests.objects import (CHART, HOST, bound, claim, cleared, driver_ready, export, helm, mounts_of, phase,
-                           pod, pods_ready, remove, static_volume, succeeds)
+from tests.objects import (CHART, HOST, SERVER, SHARE, bound, claim, cleared, driver_ready, export, helm, mounts_of, phase,
+                           pod, pods_ready, remove, run, static_volume, storage_class, succeeds)
 from tests.runner import test
 
 WRITER = "i=0; while i=$((i + 1)); echo $i >> /data/lines && sync /data/lines; do sleep 0.5; done; exit 1"
@@ -57,6 +58,37 @@ def no_write_fails_while_the_driver_s_pods_are_killed():
         # The new plugin unmounts what the old one mounted, and mounts on.
         succeeds("after-kill", "test -s /data/lines", {"data": "upgrade"})
     writes_meanwhile(kill)
+
+
+def diagnosed(plugin, check):
+    """The outcome of one of the doctor's checks in a pod of the driver."""
+    command = ["kubectl", "--namespace", "kube-system", "exec", plugin["metadata"]["name"], "--container", "nfs", "--",
+               "/nfs-csi", "doctor", "--output", "json"]
+    report = json.loads(run(*command, check=False).stdout)
+    [outcome] = [one["outcome"] for one in report["checks"] if one["name"] == check]
+    return outcome
+
+
+@test
+def a_server_is_where_the_chart_s_map_says_without_a_restart_of_the_driver():
+    pods = pods_ready("csi-nfs-controller") + pods_ready("csi-nfs-node")
+    assert [diagnosed(one, "server-map") for one in pods] == ["skip", "skip"]
+    servers = f"servers.nas.address={SERVER},servers.nas.was={{old-nas}}"
+    helm("upgrade", "csi", CHART, "--reset-then-reuse-values", "--set", servers)
+    api.wait("the map in the driver's pods", 240, lambda: {diagnosed(one, "server-map") for one in pods} == {"pass"})
+    storage_class("moved", {"server": "old-nas"})
+    claim("moved", "moved")
+    assert bound("moved")["spec"]["csi"]["volumeHandle"].startswith("old-nas#")
+    static_volume("of-another-driver", f"old-nas#{SHARE.strip('/')}#moved-by-hand##",
+                  {"server": "old-nas", "share": SHARE, "subdir": bound("moved")["metadata"]["name"]})
+    claim("of-another-driver", "", volume="of-another-driver")
+    both = {"one": "moved", "other": "of-another-driver"}
+    assert succeeds("moved", "echo here > /one/file; cat /other/file", both) == "here\n"
+    after = pods_ready("csi-nfs-controller") + pods_ready("csi-nfs-node")
+    assert [one["metadata"]["uid"] for one in after] == [one["metadata"]["uid"] for one in pods]
+    with cleared("PersistentVolumeClaim of-another-driver", "PersistentVolumeClaim moved",
+                 "PersistentVolume of-another-driver", "StorageClass moved"):
+        pass
 
 
 def metric(name):
