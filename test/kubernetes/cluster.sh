@@ -103,6 +103,8 @@ wait "$importing" || { cat /run/out/import.log >&2; exit 1; }
 # The kubelet wants a clock speed, which the guest's processor does not tell.
 sed '/^model name/a cpu MHz\t\t: 2000.000' /proc/cpuinfo > $state/cpuinfo
 mount --bind $state/cpuinfo /proc/cpuinfo
+# localStorageCapacityIsolation keeps its default, true: without it the kubelet does not measure file systems, its stats of
+# pods fail, and its metrics have no volumes.
 cat > $state/kubelet.yaml <<-EOT
 	apiVersion: kubelet.config.k8s.io/v1beta1
 	kind: KubeletConfiguration
@@ -111,10 +113,10 @@ cat > $state/kubelet.yaml <<-EOT
 	healthzBindAddress: "$loopback"
 	failSwapOn: false
 	enforceNodeAllocatable: []
-	localStorageCapacityIsolation: false
 	resolvConf: /dev/null
 	volumePluginDir: $state/volume-plugins
 	serializeImagePulls: false
+	volumeStatsAggPeriod: 5s
 	imageGCHighThresholdPercent: 100
 	evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
 	authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}

@@ -1,20 +1,20 @@
 """Limits that the server enforces, and VolumeAttributesClasses: the guest has a quota agent on one of its disks."""
 import json
 import os
+import re
 
 from tests import api
-from tests.objects import (DRIVER, apply, bound, claim, cleared, events_of, phase, pod, pods_ready, run, storage_class,
-                           succeeds)
+from tests.objects import (DRIVER, apply, bound, claim, cleared, events_of, pod, pods_ready, run, storage_class, succeeds)
 from tests.runner import test
 
 PARALLEL = 2
 LIMITED = "/run/exports/quota-xfs"
 # The disk of a server in the cluster.
 IN_CLUSTER = "/run/in-cluster"
-# Ends when there is no space for a file, and again when that is there.
+# Writes a second file once there is space for it. Then it stays: the kubelet measures volumes of running pods only.
 WRITER = ("dd if=/dev/zero of=/data/first bs=1M count=24 conv=fsync 2>&1; echo full; "
           "until dd if=/dev/zero of=/data/second bs=1M count=24 conv=fsync 2> /dev/null; do sleep 1; done; "
-          "df -m /data | tail -n 1")
+          "df -m /data | tail -n 1; sleep 1000")
 
 
 def set_up():
@@ -29,6 +29,26 @@ def size_of(volume):
     """What the server shows of a volume's size, in bytes."""
     found = os.statvfs(f"{LIMITED}/{volume}")
     return found.f_blocks * found.f_frsize
+
+
+def usage_of(name):
+    """What the kubelet's metrics have for a claim, in bytes, by "capacity", "used" and "available"."""
+    series = (r'^kubelet_volume_stats_(capacity|used|available)_bytes'
+              rf'{{namespace="default",persistentvolumeclaim="{name}"}} (\S+)$')
+    metrics = api.call("GET", "/api/v1/nodes/guest/proxy/metrics")
+    return {kind: int(float(value)) for kind, value in re.findall(series, metrics, re.M)}
+
+
+def kubelet_measures(name, capacity, used):
+    """Waits until the kubelet's metrics show a claim's size exactly, and at least what was written to it.
+
+    By default the driver keeps a volume's usage for a minute; the kubelet asks for it every 5 to 10 s.
+    """
+    def measured():
+        usage = usage_of(name)
+        return usage.get("capacity") == capacity and usage.get("used", 0) >= used and usage
+    usage = api.wait(lambda: f"{capacity} and {used} bytes in {usage_of(name)}", 120, measured, every=2)
+    assert usage["used"] + usage["available"] == capacity, usage
 
 
 def record_of(volume):
@@ -48,14 +68,16 @@ def a_pod_writes_until_its_claim_is_full_and_goes_on_when_the_claim_has_grown():
     assert size_of(volume) == 32 << 20
     pod("growing", WRITER, {"data": "growing"})
     api.wait("the pod to be told that there is no space", 180, lambda: "full" in api.log("growing"))
+    kubelet_measures("growing", capacity=32 << 20, used=24 << 20)
     api.patch("PersistentVolumeClaim", "growing", {"spec": {"resources": {"requests": {"storage": "64Mi"}}}})
     def size():
         return api.get("PersistentVolumeClaim", "growing")["status"]["capacity"]["storage"]
     api.wait("the claim to grow", 90, lambda: size() == "64Mi")
     assert api.get("PersistentVolume", volume)["spec"]["capacity"]["storage"] == "64Mi"
-    assert phase("growing", "Succeeded", "Failed") == "Succeeded", api.log("growing")
     # The end of a line of df: 1M-blocks, used, available, use, mounted on.
+    api.wait(lambda: f"the second file: {api.log('growing')}", 180, lambda: api.log("growing").split()[-1:] == ["/data"])
     assert api.log("growing").split()[-5] == "64", api.log("growing")
+    kubelet_measures("growing", capacity=64 << 20, used=48 << 20)
     with cleared("Pod growing", "PersistentVolumeClaim growing"):
         pass
 
