@@ -95,6 +95,27 @@ async fn listed(calls: &mut ControllerClient<Channel>) -> Vec<String> {
     ids
 }
 
+/// What `nfs-csi list` finds that has lost its counterpart, where these volumes have a PersistentVolume each.
+fn orphans(export: &str, servers: &str, volumes: &[Volume]) -> serde_json::Value {
+    let (folder, driver) = (folder(), "nfs.csi.k8s.io");
+    let item = |volume: &Volume| {
+        let csi = serde_json::json!({
+            "driver": driver, "volumeHandle": volume.volume_id, "volumeAttributes": volume.volume_context,
+        });
+        serde_json::json!({"kind": "PersistentVolume", "metadata": {"name": volume.volume_id}, "spec": {"csi": csi}})
+    };
+    let list = serde_json::json!({"kind": "List", "items": volumes.iter().map(item).collect::<Vec<_>>()});
+    let pvs = folder.path().join("pvs.json");
+    std::fs::write(&pvs, list.to_string()).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["list", "--export", export, servers, "--orphans", "--output=json", "--pvs"]).arg(&pvs);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+    report["entries"].clone()
+}
+
 #[tokio::test]
 async fn twenty_claims_follow_a_server_that_moved_and_their_ids_stay() {
     let (folder, old) = (folder(), OnServer::new(MORTAL));
@@ -158,6 +179,7 @@ async fn twenty_claims_follow_a_server_that_moved_and_their_ids_stay() {
     assert!(names_in(&new.on_disk(".nfs-csi/volumes")).iter().all(|name| !name.contains(".new")));
     // Each is listed once, by the id that it has in its PersistentVolume.
     assert_eq!(listed(&mut calls).await, ids);
+    assert_eq!(orphans(&format!("nas1:{share}"), &flags[0], &volumes), serde_json::json!([]));
     let clone = create_from("pvc-clone", of_volume(&ids[0]), &[("server", "nas1"), ("share", &share)]);
     let clone = calls.create_volume(clone).await.unwrap().into_inner().volume.unwrap();
     assert!(clone.volume_id.starts_with("nas1#"), "{}", clone.volume_id);
