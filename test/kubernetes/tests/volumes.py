@@ -1,12 +1,13 @@
 """The driver as `helm install` with default values makes it, and volumes' lives on it."""
 import os
 import re
+import tempfile
 import urllib.request
 
 from tests import api
 from tests.objects import (CHART, DRIVER, HOST, MODE_ONE_POD, MODE_READ, SERVER, SHARE, apply, bound, claim, cleared, content,
                            driver_ready, events_of, export, helm, mounts_of, phase, pod, pods_ready, put, registered,
-                           remove, static_volume, storage_class, succeeds)
+                           remove, run, static_volume, storage_class, succeeds)
 from tests.runner import test
 
 PARALLEL = 4
@@ -51,6 +52,21 @@ def the_first_volume_of_the_readme_is_bound_and_used():
     apply(text)
     assert succeeds("readme", "echo hello > /data/file; cat /data/file", {"data": "readme"}) == "hello\n"
     with cleared("PersistentVolumeClaim readme", "StorageClass readme"):
+        pass
+
+
+@test
+def the_plugin_of_kubectl_lists_claims_and_jobs_by_the_controller_s_pod():
+    claim("listed", "nfs")
+    volume = bound("listed")["metadata"]["name"]
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.environ["E2E_DRIVER"], f"{folder}/kubectl-nfs_csi")
+        path = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        listed = run("kubectl", "nfs-csi", "list", "--export", f"{HOST}:{SHARE}", env=path)
+        run("kubectl", "nfs-csi", "jobs", env=path)
+    [line] = [line for line in listed.splitlines() if f" {volume} " in line]
+    assert line.startswith("volume ") and " default/listed " in line, listed
+    with cleared("PersistentVolumeClaim listed"):
         pass
 
 
