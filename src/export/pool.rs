@@ -41,10 +41,7 @@ pub struct Exports {
     defaults: Options,
     /// The options with which each share was mounted last for a call that had some: calls that have none follow them.
     remembered: Mutex<HashMap<Share, Options>>,
-    /// Whether the kernel refuses all that would write to them.
-    read_only: bool,
-    /// Whether exports are taken that were copied file by file and not repaired yet.
-    takes_copies: bool,
+    user: User,
     pub(super) mounted: Mutex<HashMap<Key, Arc<Export>>>,
     shared: Mutex<HashMap<Share, Weak<Shared>>>,
     jobs: Arc<Jobs>,
@@ -52,6 +49,16 @@ pub struct Exports {
     mounts: AtomicU64,
     /// Nothing is mounted any more.
     is_closed: AtomicBool,
+}
+
+/// Whom the exports are mounted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    Driver,
+    /// A command of the operator, who may work on a copy too, which needs a repair.
+    Operator,
+    /// A command that only looks: the kernel refuses all that would write.
+    Reader,
 }
 
 /// One mount: a share, reached in one way.
@@ -69,19 +76,19 @@ impl Exports {
     /// on the trees of one share with at most `tree_workers` threads.
     #[must_use]
     pub fn start(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize, defaults: Options) -> Arc<Self> {
-        Self::start_with(mounter, holder, tree_workers, defaults, [false, false])
+        Self::start_with(mounter, holder, tree_workers, defaults, User::Driver)
     }
 
     /// The same for a command of the operator, who may work on a copy too, which needs a repair.
     #[must_use]
     pub fn start_for_operator(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize) -> Arc<Self> {
-        Self::start_with(mounter, holder, tree_workers, Options::default(), [false, true])
+        Self::start_with(mounter, holder, tree_workers, Options::default(), User::Operator)
     }
 
     /// The same where the mounts are read-only, for those who only look.
     #[must_use]
     pub fn start_read_only(mounter: Arc<Mounter>, holder: Holder, tree_workers: usize) -> Arc<Self> {
-        Self::start_with(mounter, holder, tree_workers, Options::default(), [true, true])
+        Self::start_with(mounter, holder, tree_workers, Options::default(), User::Reader)
     }
 
     fn start_with(
@@ -89,7 +96,7 @@ impl Exports {
         holder: Holder,
         tree_workers: usize,
         defaults: Options,
-        [read_only, takes_copies]: [bool; 2],
+        user: User,
     ) -> Arc<Self> {
         let exports = Arc::new(Self {
             mounter,
@@ -98,8 +105,7 @@ impl Exports {
             tree_workers,
             defaults,
             remembered: Mutex::default(),
-            read_only,
-            takes_copies,
+            user,
             mounted: Mutex::default(),
             shared: Mutex::default(),
             jobs: Arc::default(),
@@ -139,11 +145,12 @@ impl Exports {
         self.mounter.map().canonical(share)
     }
 
-    /// Takes these options for calls on the export that have none.
+    /// Takes these options, but for those of a secret, for calls on the export that have none.
     pub fn remember(&self, share: &Share, options: &Options) {
-        if *options != Options::default() {
+        let options = options.without_secrets();
+        if options != Options::default() {
             let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-            remembered.insert(self.canonical(share), options.clone());
+            remembered.insert(self.canonical(share), options);
         }
     }
 
@@ -256,7 +263,7 @@ impl Exports {
     async fn identify(&self, export: &Arc<Export>) -> Result<Option<ExportId>, ExportError> {
         let mapped = self.mounter.map().find(export.share().server().as_str());
         let wanted = mapped.and_then(|mapped| mapped.export_id(export.share().path()).cloned());
-        let takes_copies = self.takes_copies;
+        let takes_copies = self.user != User::Driver;
         export.run(move |export| export.identify(wanted.as_ref(), takes_copies)).await
     }
 
@@ -286,7 +293,7 @@ impl Exports {
             subdir: None,
             target: point.to_string_lossy().into_owned(),
             options,
-            read_only: self.read_only,
+            read_only: self.user == User::Reader,
             permissions: None,
         };
         match self.mounter.mount(request).await? {
