@@ -21,6 +21,8 @@ pub(super) const MOUNT: Planned = Planned {
     if_late: "restart the NFS service on the server: it answers RPC NULL, and not the calls that a mount makes",
 };
 const STATISTICS: &str = "/proc/self/mountstats";
+/// Which of a kind's numbers there is how many calls failed (since Linux 5.3).
+const ERRORS: usize = 8;
 
 /// A share that is mounted.
 #[derive(Debug)]
@@ -118,7 +120,8 @@ impl Mounted {
         Self { root, version, place }
     }
 
-    /// How many calls of a kind (`COPY`) the kernel has made on this file system; none where that is not known.
+    /// How many calls of a kind (`COPY`) the server has answered without an error on this file system; none where that is
+    /// not known.
     pub(super) fn calls(&self, kind: &str) -> Option<u64> {
         calls(&std::fs::read_to_string(STATISTICS).ok()?, self.place.as_deref()?, kind)
     }
@@ -130,7 +133,9 @@ fn calls(statistics: &str, place: &Path, kind: &str) -> Option<u64> {
     let block =
         statistics.split("\ndevice ").filter(|block| block.lines().next().is_some_and(|line| line.contains(&head)));
     let mut numbers = block.last()?.lines().filter_map(|line| line.trim_start().strip_prefix(kind)?.strip_prefix(": "));
-    numbers.next()?.split(' ').next()?.parse().ok()
+    let numbers: Vec<u64> = numbers.next()?.split(' ').map_while(|number| number.parse().ok()).collect();
+    // How many there were is the first number.
+    Some(numbers.first()?.saturating_sub(*numbers.get(ERRORS)?))
 }
 
 #[cfg(test)]
@@ -139,14 +144,17 @@ mod tests {
     use crate::doctor::check::Outcome;
 
     #[test]
-    fn calls_are_counted_by_kind_on_the_mount_that_hides_the_others() {
+    fn calls_without_an_error_are_counted_by_kind_on_the_mount_that_hides_the_others() {
         let text = "device none mounted on /tmp with fstype tmpfs\n\
-                    device a:/ mounted on /tmp with fstype nfs4 statvers=1.1\n\tper-op statistics\n\t  COPY: 3 3 0 1\n\
-                    device b:/ mounted on /tmp with fstype nfs4 statvers=1.1\n\tper-op statistics\n\t  CLONE: 9 9 0\n\
-                    \t  COPY: 5 5 0 1\n\t   COPY_NOTIFY: 0 0\n\
-                    device c:/ mounted on /mnt with fstype nfs4 statvers=1.1\n\tper-op statistics\n\t  COPY: 7 7 0 1\n";
-        assert_eq!(calls(text, Path::new("/tmp"), "COPY"), Some(5));
-        assert_eq!(calls(text, Path::new("/tmp"), "CLONE"), Some(9));
+                    device a:/ mounted on /tmp with fstype nfs4 statvers=1.1\n\tper-op statistics\n\
+                    \t  COPY: 3 3 0 1 2 3 4 5 0\n\
+                    device b:/ mounted on /tmp with fstype nfs4 statvers=1.1\n\tper-op statistics\n\
+                    \t  CLONE: 9 9 0 1 2 3 4 5 9\n\t  COPY: 5 5 0 1 2 3 4 5 1\n\t   COPY_NOTIFY: 0 0 0 0 0 0 0 0 0\n\
+                    device c:/ mounted on /mnt with fstype nfs4 statvers=1.1\n\tper-op statistics\n\
+                    \t  COPY: 7 7 0 1 2 3 4 5\n";
+        assert_eq!(calls(text, Path::new("/tmp"), "COPY"), Some(4));
+        assert_eq!(calls(text, Path::new("/tmp"), "CLONE"), Some(0));
+        assert_eq!(calls(text, Path::new("/mnt"), "COPY"), None);
         assert_eq!(calls(text, Path::new("/nowhere"), "COPY"), None);
     }
 

@@ -16,6 +16,7 @@ mod dead_controllers;
 mod dead_servers;
 mod deleting;
 mod doctor;
+mod doctor_faults;
 mod inline;
 mod inventory;
 mod jobs;

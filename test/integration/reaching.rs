@@ -9,6 +9,7 @@ use tonic::Code;
 
 use crate::kit::driver::Driver;
 use crate::kit::mortal::OTHER;
+use crate::kit::name_server::{A, answering};
 use crate::kit::requests::{by_hand, create, delete, publish, unpublish};
 use crate::kit::{folder, mounts_at};
 use crate::servers::{server, silent};
@@ -193,33 +194,13 @@ async fn mounts_that_wait_for_a_dead_mountd_hold_up_no_others_of_the_server() {
     assert!(refused.message().contains("left alone"), "{refused}");
 }
 
-/// A name server for one name, until it is dropped.
-fn name_server(address: &str, answer: [u8; 4]) -> UdpSocket {
-    let socket = UdpSocket::bind(address).unwrap();
-    let served = socket.try_clone().unwrap();
-    std::thread::spawn(move || {
-        let mut query = [0; 512];
-        while let Ok((length, client)) = served.recv_from(&mut query) {
-            // The question is a name (labels up to an empty one), a type and a class; 1 is an IPv4 address.
-            let name = query[12..length].iter().position(|&byte| byte == 0).unwrap();
-            let question = &query[12..12 + name + 5];
-            let is_v4 = question[name + 2] == 1;
-            let head = [query[0], query[1], 0x81, 0x80, 0, 1, 0, u8::from(is_v4), 0, 0, 0, 0];
-            let record = [&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4][..], &answer].concat();
-            let reply = [&head[..], question, if is_v4 { &record } else { &[] }].concat();
-            let _ = served.send_to(&reply, client);
-        }
-    });
-    socket
-}
-
 #[tokio::test]
 async fn a_first_name_server_that_is_dead_costs_time_and_not_the_volume() {
     let resolvers = "/run/resolv.conf";
     let before = std::fs::read_to_string(resolvers).unwrap();
     std::fs::write(resolvers, "nameserver 127.0.0.53\nnameserver 127.0.0.54\nsearch one.test two.test\n").unwrap();
     let _silent = UdpSocket::bind("127.0.0.53:53").unwrap();
-    let _answers = name_server("127.0.0.54:53", [127, 0, 0, 1]);
+    answering("127.0.0.54:53", &[(A, &[127, 0, 0, 1])]);
     let folder = folder();
     let driver = Driver::start_as("node", folder.path(), &[]);
     let mut node = driver.node().await;

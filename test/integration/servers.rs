@@ -15,11 +15,12 @@ use crate::kit::{folder, mounts_at, wait_for};
 const RWX: Mode = Mode::MultiNodeMultiWriter;
 
 /// Takes connections and gives each to `serve` on a thread of its own; its port.
-pub fn server(serve: fn(TcpStream)) -> u16 {
+pub fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
+            let serve = serve.clone();
             std::thread::spawn(move || serve(stream));
         }
     });

@@ -7,6 +7,7 @@ pub mod client;
 pub mod clock;
 pub mod content;
 pub mod driver;
+pub mod faulty_server;
 pub mod http;
 pub mod mortal;
 pub mod name_server;
@@ -17,6 +18,7 @@ pub mod requests;
 pub mod retried;
 pub mod server;
 pub mod share;
+pub mod system_calls;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
