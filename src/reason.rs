@@ -20,6 +20,15 @@ pub(crate) fn errno_of(error: impl Reason) -> Errno {
     error.errno()
 }
 
+/// The same in rustix's type. The kernel gives numbers that are none of the C library's where calls on a dead server are
+/// ended (ERESTARTSYS, say); nix has no number for those, and rustix takes none that is not one.
+pub(crate) fn rustix_errno(errno: Errno) -> rustix::io::Errno {
+    match errno {
+        Errno::UnknownErrno => rustix::io::Errno::IO,
+        errno => rustix::io::Errno::from_raw_os_error(errno as i32),
+    }
+}
+
 impl Reason for Errno {
     fn errno(self) -> Errno {
         self
@@ -41,5 +50,20 @@ impl Reason for &io::Error {
 impl Reason for io::Error {
     fn errno(self) -> Errno {
         (&self).errno()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_only_the_kernel_knows_is_an_error_of_the_server() {
+        const ERESTARTSYS: i32 = 512;
+        for raw in [ERESTARTSYS, ENOTSUPP, 0] {
+            assert_eq!(rustix_errno(Errno::from_raw(raw)), rustix::io::Errno::IO);
+        }
+        assert_eq!(rustix_errno(Errno::ESTALE), rustix::io::Errno::STALE);
+        assert_eq!(errno_of(rustix_errno(Errno::ESTALE)), Errno::ESTALE);
     }
 }

@@ -145,7 +145,7 @@ pub(super) fn set_owner(directory: impl AsFd, name: &CStr, (uid, gid): Owner, fl
 
 /// Whether the file system has nothing of the kind.
 fn is_unsupported(errno: Errno) -> bool {
-    errno == Errno::NOTSUP || errno.raw_os_error() == ENOTSUPP
+    errno == Errno::NOTSUP || errno == Errno::from_raw_os_error(ENOTSUPP)
 }
 
 /// The extended attributes of an open file or directory that are kept; none where the file system has none.

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags, seek, s
 use rustix::io::{Errno, Result};
 
 use crate::beneath;
+use crate::reason::rustix_errno;
 
 /// Entries in a batch, about.
 const BATCH: usize = 256;
@@ -116,8 +117,7 @@ pub(super) fn as_path(name: &CStr) -> &Path {
 
 /// [`beneath::open`] for the names and errors of this module.
 pub(super) fn open(directory: impl AsFd, name: impl AsRef<Path>, flags: OFlag, mode: u32) -> Result<OwnedFd> {
-    beneath::open(directory, name, flags | OFlag::O_NOFOLLOW, Mode::from_bits_truncate(mode))
-        .map_err(|errno| Errno::from_raw_os_error(errno as i32))
+    beneath::open(directory, name, flags | OFlag::O_NOFOLLOW, Mode::from_bits_truncate(mode)).map_err(rustix_errno)
 }
 
 /// An entry of a directory, and what the directory says of its type: a hint only, for it may be another by now.

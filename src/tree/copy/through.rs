@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{Advice, OFlags, Stat, fadvise, fcntl_getfl, fcntl_setfl, fsync, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
 
+use crate::reason::rustix_errno;
 use crate::tree::Progress;
 use crate::tree::memory::TREES;
 use crate::tree::space::{NoSpace, Space, Writing};
@@ -64,7 +65,7 @@ pub(super) type Result<T> = std::result::Result<T, (&'static str, Errno)>;
 pub(super) fn no_space(reason: NoSpace) -> (&'static str, Errno) {
     match reason {
         NoSpace::Bytes { .. } | NoSpace::Entries => ("find space for", Errno::NOSPC),
-        NoSpace::Unknown(errno) => ("ask for the free space for", Errno::from_raw_os_error(errno as i32)),
+        NoSpace::Unknown(errno) => ("ask for the free space for", rustix_errno(errno)),
     }
 }
 
