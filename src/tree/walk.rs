@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags, seek, statx, tell};
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 
 use crate::beneath;
 use crate::reason::rustix_errno;
