@@ -169,10 +169,12 @@ async fn calls_that_are_under_way_when_the_server_dies_are_answered_and_complete
         .collect();
     wait_until("some to be made", LONGEST, || (names(MORTAL, "").len() > 6).then_some(())).await;
     let dead = MORTAL.die();
-    wait_until("those that hang to be counted", LONGEST, || {
-        metric(address, "nfs_csi_export_calls_hanging").filter(|count| (1..=16).contains(count))
+    let hanging = wait_until("those that hang to be counted", LONGEST, || {
+        metric(address, "nfs_csi_export_calls_hanging").filter(|count| *count > 0)
     })
     .await;
+    // 16 calls, and what looks through the export in the background.
+    assert!(hanging <= 32, "{hanging} hang");
     let mut refused = 0;
     for call in calls {
         if let Err(status) = soon(call).await.unwrap() {
@@ -185,7 +187,7 @@ async fn calls_that_are_under_way_when_the_server_dies_are_answered_and_complete
         (metric(address, "nfs_csi_export_calls_hanging") == Some(0)).then_some(())
     })
     .await;
-    assert_eq!(driver.waiting_threads(), 0);
+    wait_until("all threads to end", LONGEST, || (driver.waiting_threads() == 0).then_some(())).await;
     drop(dead);
     drop(far);
     for request in &requests {
