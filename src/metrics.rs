@@ -408,16 +408,12 @@ impl Metrics {
     /// Adds what `state` gives whenever it is asked for: a number for each value of the reading's label. Where it has
     /// no label, their sum is told.
     pub fn read(&self, reading: Reading, state: impl Fn() -> Vec<(String, u64)> + Send + Sync + 'static) {
-        self.add(reading, Box::new(move || state().into_iter().map(|(value, number)| (vec![value], number)).collect()));
+        self.read_sets(reading, move || state().into_iter().map(|(value, number)| (vec![value], number)).collect());
     }
 
     /// The same for a reading with several labels: a number for each set of their values.
     pub fn read_sets(&self, reading: Reading, state: impl Fn() -> Vec<(Vec<String>, u64)> + Send + Sync + 'static) {
-        self.add(reading, Box::new(state));
-    }
-
-    fn add(&self, reading: Reading, state: State) {
-        let reader = Reader { reading, state };
+        let reader = Reader { reading, state: Box::new(state) };
         self.registry.lock().unwrap_or_else(PoisonError::into_inner).register_collector(Box::new(reader));
     }
 
@@ -432,7 +428,7 @@ impl Metrics {
                 };
                 work.states().into_iter().filter_map(values).collect()
             };
-            self.add(reading, Box::new(state));
+            self.read_sets(reading, state);
         };
         read(WORK_SECONDS, |state| Some(state.seconds));
         read(WORK_DONE_FILES, |state| Some(state.done_files));

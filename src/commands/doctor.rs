@@ -52,7 +52,10 @@ fn subject(command: DoctorCommand, driver: Option<&Configuration>) -> Subject {
     let mapped = server.as_deref().and_then(|server| map.find(server));
     let path = share.as_deref().and_then(|share| SharePath::parse(share).ok());
     let export_id = mapped.as_ref().and_then(|mapped| mapped.export_id(path.as_ref()?).cloned());
-    let options = server.iter().fold(options, |options, server| map.options_over(options, server));
+    let options = match &server {
+        Some(server) => map.options_over(options, server),
+        None => options,
+    };
     let server = mapped.and_then(|mapped| mapped.addresses().first().cloned()).or(server);
     let of_driver = driver.and_then(|driver| driver.checks.kubelet_dir.clone());
     // A controller has no kubelet.

@@ -6,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +20,6 @@ use super::attempt_name::RECORDS;
 use super::pages::Listed;
 use super::{Export, ExportError, Folder, small_file};
 use crate::beneath;
-use crate::reason::errno_of;
 use crate::tree::make::descend;
 use crate::volume::access::{Mode as Permissions, OnDelete};
 use crate::volume::content::RecordedSource;
@@ -322,10 +320,8 @@ impl Export {
         let failed = |errno| self.failed("write the record", name, errno);
         let text = serde_json::to_vec(record).map_err(|_| failed(Errno::EINVAL))?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | flags;
-        let mut file =
-            beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
-        let written = file.write_all(&text).and_then(|()| file.sync_data());
-        written.map_err(|error| failed(errno_of(error)))?;
+        let file = beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
+        small_file::write(&file, &text).map_err(failed)?;
         Ok(file.into())
     }
 }

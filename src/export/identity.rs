@@ -1,18 +1,15 @@
 //! The export's id: a file in the driver's own folder, made with it. By it an export is known again on another server,
 //! and another export that answers under its name is told from it.
 
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
-use nix::sys::stat::{Mode, fstat};
+use nix::fcntl::{AtFlags, renameat};
+use nix::sys::stat::fstat;
 use nix::unistd::linkat;
 use serde::{Deserialize, Serialize};
 
 use super::{Export, ExportError, catalog, small_file};
-use crate::beneath;
 use crate::reason::errno_of;
 use crate::tree::make::descend;
 use crate::volume::export_id::ExportId;
@@ -151,12 +148,11 @@ impl Export {
     }
 }
 
-/// Writes a new file; it is on the server's disk then.
+/// Writes the file under this name.
 fn write(folder: &OwnedFd, name: &str, id: ExportId) -> nix::Result<()> {
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-    let mut file = File::from(beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    let file = small_file::create(folder, name)?;
     let text = serde_json::to_vec(&Identity { id, inode: fstat(&file)?.st_ino }).map_err(|_| Errno::EINVAL)?;
-    file.write_all(&text).and_then(|()| file.sync_data()).map_err(errno_of)
+    small_file::write(&file, &text)
 }
 
 #[cfg(test)]

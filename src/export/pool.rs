@@ -17,6 +17,7 @@ use crate::mount::daemon::tidy::unmount_below;
 use crate::mount::options::Options;
 use crate::mount::protocol::MountRequest;
 use crate::mount::protocol::error::MountError;
+use crate::server_map::MappedServer;
 use crate::tree::effort::Effort;
 use crate::volume::export_id::ExportId;
 use crate::volume::share::Share;
@@ -67,8 +68,8 @@ pub(super) struct Key {
     /// By the name that its server has in the server map.
     share: Share,
     options: Options,
-    /// Changes with what the map says of the server: then its exports are mounted anew.
-    map_state: u64,
+    /// What the map says of the server. When that changes, its exports are mounted anew.
+    mapped: Option<Arc<MappedServer>>,
 }
 
 impl Exports {
@@ -201,7 +202,7 @@ impl Exports {
         let wanted = self.key(share, options);
         let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_wanted = |key: &Key| {
-            let is_there = key.share == wanted.share && key.map_state == wanted.map_state;
+            let is_there = key.share == wanted.share && key.mapped == wanted.mapped;
             is_there && (any || key.options == wanted.options)
         };
         mounted
@@ -220,8 +221,8 @@ impl Exports {
     }
 
     fn key(&self, share: &Share, options: &Options) -> Key {
-        let map_state = self.mounter.map().state_of(share.server().as_str());
-        Key { share: self.canonical(share), options: self.options(share, options), map_state }
+        let mapped = self.mounter.map().find(share.server().as_str());
+        Key { share: self.canonical(share), options: self.options(share, options), mapped }
     }
 
     async fn mount(&self, key: Key) -> Result<Arc<Export>, ExportError> {
@@ -244,7 +245,7 @@ impl Exports {
         let held = self.mounter.held(&server, &key.options, &names.point);
         let (share, options) = (key.share.clone(), key.options.clone());
         let export = Arc::new(Export::new(share, options, version, names, Some(trees), Some(held), shared));
-        let id = match self.identify(&export).await {
+        let id = match self.identify(&export, &key).await {
             Ok(id) => id.map_or_else(|| "none".into(), |id| id.to_string()),
             Err(error) => {
                 let points = export.mount_points();
@@ -260,9 +261,8 @@ impl Exports {
     }
 
     /// The export's id, which must be the one that the server map has, if it has one.
-    async fn identify(&self, export: &Arc<Export>) -> Result<Option<ExportId>, ExportError> {
-        let mapped = self.mounter.map().find(export.share().server().as_str());
-        let wanted = mapped.and_then(|mapped| mapped.export_id(export.share().path()).cloned());
+    async fn identify(&self, export: &Arc<Export>, key: &Key) -> Result<Option<ExportId>, ExportError> {
+        let wanted = key.mapped.as_ref().and_then(|mapped| mapped.export_id(key.share.path()).cloned());
         let takes_copies = self.user != User::Driver;
         export.run(move |export| export.identify(wanted.as_ref(), takes_copies)).await
     }

@@ -1,8 +1,10 @@
-//! Small files that are read whole: records and manifests.
+//! Small files that are read and written whole: records and manifests.
 //!
 //! They are read past this client's cache (`O_DIRECT`). An NFS 4 server would otherwise delegate each file to this
 //! client: one more round trip a file when it is returned, and whoever replaces or removes the file waits for that.
 
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -12,6 +14,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use crate::beneath;
+use crate::reason::errno_of;
 
 /// No file of these is longer.
 const LONGEST: usize = 64 * 1024;
@@ -51,6 +54,23 @@ pub(super) fn read(file: impl AsFd) -> Result<Vec<u8>> {
         }
     };
     Ok(buffer[start..start + length].to_vec())
+}
+
+/// Makes a file that is not there yet.
+///
+/// # Errors
+/// As [`beneath::open`]; EEXIST where it is there.
+pub(super) fn create(folder: impl AsFd, name: &str) -> Result<File> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+    beneath::open(folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
+}
+
+/// Writes all that is to be in it; it is on the server's disk then.
+///
+/// # Errors
+/// Where the server fails.
+pub(super) fn write(mut file: &File, text: &[u8]) -> Result<()> {
+    file.write_all(text).and_then(|()| file.sync_data()).map_err(errno_of)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +23,6 @@ use super::staging::Staged;
 use super::trash::{Kind, TrashName};
 use super::{Export, ExportError, Folder, catalog, small_file};
 use crate::beneath;
-use crate::reason::errno_of;
 use crate::tree::{Progress, count};
 use crate::volume::path::RESERVED;
 use crate::volume::record_key::RecordKey;
@@ -212,7 +210,7 @@ impl Export {
     /// # Errors
     /// Where the server fails.
     pub fn snapshot_archive(&self, staged: &Staged) -> Result<File, ExportError> {
-        new_file(staged, ARCHIVE).map_err(|errno| self.failed("make in staging", ARCHIVE, errno))
+        small_file::create(staged, ARCHIVE).map_err(|errno| self.failed("make in staging", ARCHIVE, errno))
     }
 
     /// Writes the manifest of a snapshot whose data is complete.
@@ -222,8 +220,7 @@ impl Export {
     pub fn write_manifest(&self, staged: &Staged, manifest: &Manifest) -> Result<(), ExportError> {
         let failed = |errno| self.failed("write in staging", MANIFEST, errno);
         let text = serde_json::to_vec(manifest).map_err(|_| failed(Errno::EINVAL))?;
-        let mut file = new_file(staged, MANIFEST).map_err(failed)?;
-        file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))
+        small_file::create(staged, MANIFEST).and_then(|file| small_file::write(&file, &text)).map_err(failed)
     }
 
     /// Notes the inode number that a snapshot's tree has now: its manifest has come here from another file system.
@@ -242,10 +239,7 @@ impl Export {
         catalog::remove(&folder, &new).map_err(failed)?;
         let text =
             serde_json::to_vec(&Manifest { inode: Some(inode), ..manifest }).map_err(|_| failed(Errno::EINVAL))?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let mut file =
-            beneath::open(&folder, &new, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from).map_err(failed)?;
-        file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(errno_of(error)))?;
+        small_file::create(&folder, &new).and_then(|file| small_file::write(&file, &text)).map_err(failed)?;
         renameat(&folder, new.as_str(), &folder, MANIFEST).map_err(failed)
     }
 
@@ -370,11 +364,6 @@ fn read_manifest(export: &Export, file: &OwnedFd, key: &RecordKey) -> Result<Man
     let text = small_file::read(file).map_err(failed)?;
     let (path, share) = (format!("snapshots/{key}/{MANIFEST}"), export.share().to_string());
     super::catalog::parse(&text, FORMAT, path, share)
-}
-
-fn new_file(staged: &Staged, name: &str) -> nix::Result<File> {
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-    beneath::open(staged, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(File::from)
 }
 
 /// A snapshot that another driver keeps.

@@ -164,7 +164,7 @@ fn check_length(metadata: &std::fs::Metadata) -> io::Result<()> {
 }
 
 /// By this a file is known to be the same still. A ConfigMap's file is another one after each change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen(Option<(u64, u64, u64, i64, i64)>);
 
 impl Seen {
@@ -178,7 +178,10 @@ impl ServerMap {
     /// Reads the file again whenever it changes, for as long as the map is used.
     pub fn follow(self: &Arc<Self>) {
         if let Some(file) = self.file.clone() {
-            tokio::spawn(follow(Arc::downgrade(self), file));
+            if self.seen != Seen::default() {
+                log_read(&file, &self.current());
+            }
+            tokio::spawn(follow(Arc::downgrade(self), file, self.seen));
         }
     }
 
@@ -191,7 +194,7 @@ impl ServerMap {
         self.is_refused.store(read.is_err(), Ordering::Relaxed);
         match read {
             Ok(entries) => {
-                tracing::info!(file = %file.display(), names = entries.0.len(), "server map read");
+                log_read(file, &entries);
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(entries);
             }
             Err(error) => tracing::error!(%error, "the server map is refused: what it said before holds"),
@@ -199,23 +202,22 @@ impl ServerMap {
     }
 }
 
-async fn follow(map: Weak<ServerMap>, file: PathBuf) {
-    // What was read at the start may have changed since: it is read once more.
-    let mut seen = None;
+fn log_read(file: &Path, entries: &Entries) {
+    tracing::info!(file = %file.display(), names = entries.0.len(), "server map read");
+}
+
+async fn follow(map: Weak<ServerMap>, file: PathBuf, mut seen: Seen) {
     loop {
         let Some(map) = map.upgrade() else { return };
         let (path, before) = (file.clone(), seen);
         let looked = tokio::task::spawn_blocking(move || {
             let now = Seen::at(&path);
-            let is_first_and_missing = before.is_none() && now == Seen(None);
-            if before != Some(now) && !is_first_and_missing {
+            if now != before {
                 map.read_again(&path);
             }
             now
         });
-        if let Ok(now) = looked.await {
-            seen = Some(now);
-        }
+        seen = looked.await.unwrap_or(seen);
         tokio::time::sleep(CHECK).await;
     }
 }

@@ -17,13 +17,13 @@ mod file;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use self::file::MapError;
+use self::file::Seen;
 use crate::mount::options::Options;
 use crate::volume::export_id::ExportId;
 use crate::volume::share::{Server, Share, SharePath};
@@ -62,6 +62,8 @@ pub struct ServerMap {
     /// None: there is no map, and never will be.
     file: Option<PathBuf>,
     current: RwLock<Arc<Entries>>,
+    /// By this the file is known that was read last.
+    seen: Seen,
     /// Whether the file on disk is refused, and an earlier one in force.
     is_refused: AtomicBool,
 }
@@ -78,8 +80,11 @@ impl ServerMap {
     /// # Errors
     /// Where the file cannot be read, or says something that a map cannot.
     pub fn open(file: &Path) -> Result<Arc<Self>, MapError> {
+        // Before it is read: a change since is seen.
+        let seen = Seen::at(file);
         let entries = Entries::read(file)?.unwrap_or_default();
-        Ok(Arc::new(Self { file: Some(file.to_owned()), current: RwLock::new(Arc::new(entries)), ..Self::default() }))
+        let current = RwLock::new(Arc::new(entries));
+        Ok(Arc::new(Self { file: Some(file.to_owned()), current, seen, is_refused: AtomicBool::default() }))
     }
 
     /// What is said of a server that is called so now, or was.
@@ -111,16 +116,6 @@ impl ServerMap {
             Some(mapped) => options.merged(mapped.options.clone()),
             None => options,
         }
-    }
-
-    /// A number that changes whenever anything does that is said of a server; 0 where nothing is.
-    #[must_use]
-    pub fn state_of(&self, server: &str) -> u64 {
-        self.find(server).map_or(0, |mapped| {
-            let mut hasher = DefaultHasher::new();
-            mapped.hash(&mut hasher);
-            hasher.finish().max(1)
-        })
     }
 
     /// All names that mean the same server, its own among them; none where the map does not have it.

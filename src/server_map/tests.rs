@@ -63,8 +63,8 @@ fn an_export_has_the_id_that_the_map_says() {
 }
 
 #[test]
-fn its_state_changes_with_what_is_said_of_the_server() {
-    let state = |text: &str| parse(text).unwrap().state_of("a");
+fn a_server_is_another_to_the_pool_when_anything_changes_that_is_said_of_it() {
+    let state = |text: &str| parse(text).unwrap().find("a");
     let one = state(r#"{"servers": {"a": {"address": "b"}, "x": {}}}"#);
     assert_eq!(one, state(r#"{"servers": {"a": {"address": ["b"]}, "y": {}}}"#));
     for other in [
@@ -75,7 +75,7 @@ fn its_state_changes_with_what_is_said_of_the_server() {
     ] {
         assert_ne!(one, state(other), "{other}");
     }
-    assert_eq!(state(r#"{"servers": {}}"#), 0);
+    assert_eq!(state(r#"{"servers": {}}"#), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #
 #   server NAME N [DIR]  an NFS 4 server at 10.0.N.1 (this end is 10.0.N.2); its share is /, its folder DIR
 #                        (default /run/export/NAME), its port $PORT if that is set
-#   server_3 NAME N DIR  one that serves NFS 3 only, with a port mapper of its own; its share is /srv
+#                        With NFS_VERSION=3 it serves NFS 3 only, with a port mapper of its own; its share is /srv.
 #   ganesha NAME N DIR   the same by nfs-ganesha; DIR is a disk's top directory
 #   disk NAME OPTION...  /run/disks/NAME, a disk made by mkfs.xfs with options (3 GiB, sparse, in memory), for such a DIR
 #   disk_ext4 NAME       the same made by mkfs.ext4
@@ -36,42 +36,24 @@ server() {
 		until ip link show "s-$name" > /dev/null 2>&1; do sleep 0.1; done
 		ip addr add "10.0.$n.1/24" dev "s-$name"
 		ip link set "s-$name" up
-		echo 10 > /proc/fs/nfsd/nfsv4leasetime
-		echo 10 > /proc/fs/nfsd/nfsv4gracetime
-		exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:$folder"
-		# Version 4 only: version 3 cannot be served without a port mapper.
-		rpc.mountd -p 20048 -N 3 -N 2 2> /dev/null
-		rpc.nfsd -N 3 ${PORT:+-p "$PORT"} 4
-		touch "/run/server-$name.ready"
-		exec sleep infinity
-	EOS
-	link_server "$name" "$n" "$!"
-}
-
-server_3() {
-	local name=$1 n=$2 folder=$3
-	mkdir -p "$folder"
-	unshare -m -n -u --propagation slave bash -eu -s "$name" "$n" "$folder" <<-'EOS' &
-		name=$1 n=$2 folder=$3
-		hostname "server-$name"
-		ip link set lo up
-		mount -t tmpfs nfs /var/lib/nfs
-		mkdir -p /var/lib/nfs/{rpc_pipefs,sm,sm.bak,v4recovery}
-		touch /var/lib/nfs/{etab,rmtab,state,export-lock}
-		mount -t nfsd nfsd /proc/fs/nfsd
-		umount /etc/nfs.conf
-		until ip link show "s-$name" > /dev/null 2>&1; do sleep 0.1; done
-		ip addr add "10.0.$n.1/24" dev "s-$name"
-		ip link set "s-$name" up
-		mount --bind "$folder" /srv
-		# The port mapper's files are here: no other one is to have them.
 		mount --bind /run /mnt
-		mount -t tmpfs run /run
-		mkdir /run/rpcbind
-		rpcbind
-		exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/srv"
-		rpc.mountd -p 20048 -N 2 2> /dev/null
-		rpc.nfsd -N 4 -V 3 4
+		if [ "${NFS_VERSION:-4}" = 3 ]; then
+			mount --bind "$folder" /srv
+			# The port mapper's files are here: no other one is to have them.
+			mount -t tmpfs run /run
+			mkdir /run/rpcbind
+			rpcbind
+			exportfs -o rw,no_root_squash,insecure,no_subtree_check "*:/srv"
+			rpc.mountd -p 20048 -N 2 2> /dev/null
+			rpc.nfsd -N 4 -V 3 4
+		else
+			echo 10 > /proc/fs/nfsd/nfsv4leasetime
+			echo 10 > /proc/fs/nfsd/nfsv4gracetime
+			exportfs -o rw,no_root_squash,insecure,fsid=0,no_subtree_check "*:$folder"
+			# Version 4 only: version 3 cannot be served without a port mapper.
+			rpc.mountd -p 20048 -N 3 -N 2 2> /dev/null
+			rpc.nfsd -N 3 ${PORT:+-p "$PORT"} 4
+		fi
 		touch "/mnt/server-$name.ready"
 		exec sleep infinity
 	EOS

@@ -163,16 +163,16 @@ impl Mounter {
     /// Mounts what the request names, unless something is mounted on its target. A server that the map has is looked
     /// for at each of its addresses, until one answers.
     pub async fn mount(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
-        let Some(mapped) = self.map.find(&request.server) else { return self.mount_at(request).await };
+        let addresses = self.map.addresses(&request.server);
         let mut silence = None;
-        for address in mapped.addresses() {
+        for address in &addresses {
             match self.mount_at(MountRequest { server: address.clone(), ..request.clone() }).await {
                 Err(error) if error.is_silence() => silence = silence.or(Some(error)),
-                mounted => return mounted.map_err(|error| mapped_error(&request.server, mapped.addresses(), error)),
+                mounted => return mounted.map_err(|error| mapped_error(&request.server, &addresses, error)),
             }
         }
         let silence = silence.unwrap_or_else(|| worker_failed("the mount", &"the server has no address"));
-        Err(mapped_error(&request.server, mapped.addresses(), silence))
+        Err(mapped_error(&request.server, &addresses, silence))
     }
 
     async fn mount_at(self: &Arc<Self>, request: MountRequest) -> Result<Mounted, MountError> {
@@ -427,9 +427,9 @@ fn is_reason_for_older(error: &MountError) -> bool {
     )
 }
 
-/// An error of a server that the map has, with what the map says of it.
+/// An error of a server, with what the map says of it where it has the server elsewhere.
 pub(super) fn mapped_error(server: &str, addresses: &[String], error: MountError) -> MountError {
-    if addresses.len() == 1 && addresses.iter().all(|address| address == server) {
+    if addresses == [server] {
         return error;
     }
     MountError::Mapped { server: server.to_owned(), addresses: addresses.join(", "), error: Box::new(error) }
