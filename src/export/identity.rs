@@ -96,13 +96,14 @@ impl Export {
             return Ok(());
         }
         let id = ExportId::new().map_err(|error| self.unwritten(errno_of(error)))?;
-        tracing::info!(share = %self.share(), %id, "export gets its id");
         // Of two drivers that do this at once, one is too late.
-        self.write_identity(volumes, id, |temporary| {
+        self.write_identity(volumes, id.clone(), |temporary| {
             match linkat(volumes, temporary, top, IDENTITY, AtFlags::empty()) {
-                Err(Errno::EEXIST) => Ok(()),
-                linked => linked,
+                Ok(()) => tracing::info!(share = %self.share(), %id, "export gets its id"),
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno),
             }
+            Ok(())
         })
     }
 

@@ -49,6 +49,11 @@ impl Export {
         ended
     }
 
+    /// Whether its mounts were given up.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
     fn loss(&self) -> Option<Duration> {
         self.server.as_ref()?.loss()
     }

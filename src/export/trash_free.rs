@@ -189,7 +189,8 @@ impl Export {
     /// # Errors
     /// The entry that could not be removed; all that could be is gone.
     pub fn free_rest(&self, name: &str, progress: &Progress) -> Result<(), ExportError> {
-        remove::tree_counted(&self.tree_layout()?.trash, name, self.effort(), progress).map_err(|(entry, errno)| {
+        let place = &self.tree_layout()?.trash;
+        remove::tree_unless(place, name, self.effort(), progress, &|| self.is_lost()).map_err(|(entry, errno)| {
             self.failed("remove", format!("trash/{name}: {}", entry.to_string_lossy()), errno)
         })
     }

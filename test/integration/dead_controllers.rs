@@ -2,6 +2,7 @@
 //! goes on when the server is back.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nfs_csi::proto::controller_client::ControllerClient;
@@ -209,6 +210,12 @@ fn fill(volume: &str) {
     }
 }
 
+/// How many files are in such trees below a folder, however far down.
+fn files_below(folder: &Path) -> usize {
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { 1 }).sum()
+}
+
 #[tokio::test]
 async fn a_clone_whose_server_dies_or_whose_source_s_does_ends_and_is_completed_by_its_retry() {
     let folder = folder();
@@ -223,15 +230,7 @@ async fn a_clone_whose_server_dies_or_whose_source_s_does_ends_and_is_completed_
             let (mut controller, request) = (controller.clone(), request.clone());
             async move { controller.create_volume(request).await }
         });
-        // Folders of folders of files.
-        let files = || {
-            let folders = |path: &std::path::Path| {
-                let entries = path.read_dir().into_iter().flatten().flatten();
-                entries.map(|entry| entry.path()).collect::<Vec<_>>()
-            };
-            let staged = folders(&target.on_disk(".nfs-csi/staging"));
-            staged.iter().flat_map(|tree| folders(tree)).map(|folder| folders(&folder).len()).sum::<usize>()
-        };
+        let files = || files_below(&target.on_disk(".nfs-csi/staging"));
         wait_until("some files to be copied", LONGEST, || (files() > 60).then_some(())).await;
         let dead = MORTAL.die();
         assert_refused("CreateVolume", &soon(call).await.unwrap().unwrap_err());
@@ -255,6 +254,29 @@ async fn a_clone_whose_server_dies_or_whose_source_s_does_ends_and_is_completed_
 }
 
 #[tokio::test]
+async fn a_removal_whose_server_dies_ends_and_is_completed_when_it_is_back() {
+    let folder = folder();
+    let driver = Driver::start_as("controller", folder.path(), &[]);
+    let mut controller = driver.controller().await;
+    let volume = made(&driver, create("pvc-full", &MORTAL.parameters())).await;
+    fill("pvc-full");
+    let far = MORTAL.move_away(20);
+    soon(controller.delete_volume(delete(&volume.volume_id))).await.unwrap();
+    let left = || files_below(&MORTAL.on_disk(".nfs-csi/trash"));
+    let before = wait_until("some files to be removed", LONGEST, || Some(left()).filter(|left| *left < 950)).await;
+    let dead = MORTAL.die();
+    // Each of the files would hang, one after the other.
+    assert!(before > 100, "{before} are left");
+    wait_until("the dead export to be given up", LONGEST, || driver.log().contains("export given up").then_some(()))
+        .await;
+    wait_until("the removal's threads to end", LONGEST, || (driver.waiting_threads() == 0).then_some(())).await;
+    assert!(left() > 0);
+    drop(dead);
+    drop(far);
+    no_litter(MORTAL).await;
+}
+
+#[tokio::test]
 async fn sigterm_ends_a_controller_whose_calls_hang_and_leaves_no_mount() {
     for is_noticed in [false, true] {
         let folder = folder();
@@ -275,7 +297,7 @@ async fn sigterm_ends_a_controller_whose_calls_hang_and_leaves_no_mount() {
             wait_until("a call to hang", LONGEST, || (driver.waiting_threads() > 0).then_some(())).await;
         }
         assert!(soon(driver.stop()).await.success());
-        assert_eq!(nfs_mounts_below(folder.path()), Vec::<std::path::PathBuf>::new());
+        assert_eq!(nfs_mounts_below(folder.path()), Vec::<PathBuf>::new());
         drop(dead);
         // What it left is completed by the next one.
         let driver = Driver::start_as("controller", folder.path(), &[]);

@@ -125,8 +125,16 @@ impl Driver {
     pub fn waiting_threads(&self) -> usize {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the driver runs").flatten();
         let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        // The state follows the name, which is in parentheses.
-        stats.filter(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))).count()
+        stats.filter(|stat| is_waiting(stat)).count()
+    }
+
+    /// Where in the kernel its threads are that wait there.
+    fn stacks(&self) -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let read = |task: &std::fs::DirEntry, name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let waiting = tasks.filter(|task| is_waiting(&read(task, "stat")));
+        let stack = |task| format!("--- a thread waits ({})\n{}", read(&task, "comm").trim(), read(&task, "stack"));
+        waiting.map(stack).collect::<Vec<_>>().concat()
     }
 
     /// What it logged so far.
@@ -165,6 +173,9 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprint!("{}", self.stacks());
+        }
         if self.process.try_wait().ok().flatten().is_none() {
             let _ = self.process.kill();
             let _ = self.process.wait();
@@ -173,6 +184,12 @@ impl Drop for Driver {
             eprintln!("--- the driver's log\n{}---", self.log());
         }
     }
+}
+
+/// Whether a thread waits in the kernel and cannot be interrupted, from its `stat`.
+fn is_waiting(stat: &str) -> bool {
+    // The state follows the name, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
 }
 
 fn workers(driver: u32) -> Vec<u32> {

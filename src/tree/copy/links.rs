@@ -15,7 +15,7 @@ use rustix::io::{Errno, Result};
 use super::Spot;
 use super::turns::{Turn, Turns};
 use crate::tree::effort::Effort;
-use crate::tree::{TreeError, remove, walk};
+use crate::tree::{Progress, TreeError, remove, walk};
 
 /// Where the folder of links may be made: a private directory on the target's file system, and the folder's name there.
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +33,10 @@ impl<'a> Links<'a> {
 
     /// Removes the folder.
     pub(super) fn remove(&self, effort: &Effort) -> std::result::Result<(), TreeError> {
-        remove::tree(self.place, &self.name.to_string_lossy(), effort).map_err(|(entry, errno)| TreeError {
-            what: "remove the links of",
-            path: entry.into(),
-            errno,
-        })
+        let name = self.name.to_string_lossy();
+        // The first one that cannot be removed ends the copy.
+        let removed = remove::tree_unless(self.place, &name, effort, &Progress::default(), &|| true);
+        removed.map_err(|(entry, errno)| TreeError { what: "remove the links of", path: entry.into(), errno })
     }
 }
 

@@ -59,18 +59,20 @@ const TIMED: usize = 4;
 /// The first entry that could not be removed, as a path from the tree (`.` is the tree itself), and why; everything
 /// that could be removed is.
 pub fn tree(place: impl AsFd, name: &str, effort: &Effort) -> std::result::Result<(), (OsString, Errno)> {
-    tree_counted(place, name, effort, &Progress::default())
+    tree_unless(place, name, effort, &Progress::default(), &|| false)
 }
 
-/// The same; what is removed is counted.
+/// The same; what is removed is counted, and when an entry cannot be removed and `is_in_vain` says so, the rest is not
+/// tried: on a server that is gone each would wait in the kernel for itself.
 ///
 /// # Errors
-/// As [`tree`].
-pub fn tree_counted(
+/// As [`tree`], but that more may be left.
+pub fn tree_unless(
     place: impl AsFd,
     name: &str,
     effort: &Effort,
     progress: &Progress,
+    is_in_vain: &(dyn Fn() -> bool + Sync),
 ) -> std::result::Result<(), (OsString, Errno)> {
     // Most volumes are empty when they go: one round trip.
     match unlinkat(&place, name, UnlinkatFlags::RemoveDir) {
@@ -78,7 +80,7 @@ pub fn tree_counted(
         Err(Errno::ENOTDIR) => return remove_file(&place, name).map_err(|errno| (".".into(), errno)),
         Err(_) => {}
     }
-    let removal = Removal::new(place.as_fd(), name, progress);
+    let removal = Removal::new(place.as_fd(), name, progress, is_in_vain);
     effort.run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
     removal.failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
@@ -94,6 +96,8 @@ struct Removal<'a> {
     place: BorrowedFd<'a>,
     top: &'a str,
     progress: &'a Progress,
+    /// Whether to end when an entry cannot be removed.
+    is_in_vain: &'a (dyn Fn() -> bool + Sync),
     moved: AtomicU64,
     failed: Mutex<Option<Failure>>,
     /// What was used to read a directory and is for the next one: fresh memory costs more than a few removals.
@@ -172,11 +176,15 @@ impl Work for Removal<'_> {
         match self.directory(&tree, worker) {
             Left::Directories => return worker.push_last(tree),
             Left::Pending => return,
-            Left::Entry(failure) => self.fail(failure),
+            Left::Entry(failure) => {
+                self.gives_up(worker);
+                self.fail(failure);
+            }
             Left::Nothing => {}
         }
         if let At::Within(parent) = &tree.at
             && parent.was_last()
+            && !worker.is_stopped()
         {
             self.finish(parent, worker);
         }
@@ -184,11 +192,17 @@ impl Work for Removal<'_> {
 }
 
 impl<'a> Removal<'a> {
-    fn new(place: BorrowedFd<'a>, top: &'a str, progress: &'a Progress) -> Self {
+    fn new(
+        place: BorrowedFd<'a>,
+        top: &'a str,
+        progress: &'a Progress,
+        is_in_vain: &'a (dyn Fn() -> bool + Sync),
+    ) -> Self {
         Self {
             place,
             top,
             progress,
+            is_in_vain,
             moved: AtomicU64::new(0),
             failed: Mutex::new(None),
             buffers: Mutex::default(),
@@ -206,6 +220,7 @@ impl<'a> Removal<'a> {
                 Ok(left @ (Left::Directories | Left::Pending)) => return left,
                 // The last: or so it seems. Whether it is gone is told when it is removed.
                 Ok(Left::Nothing) | Err(Errno::ESTALE) => None,
+                Ok(left @ Left::Entry(_)) if worker.is_stopped() => return left,
                 Ok(Left::Entry(failure)) => Some(failure),
                 // It was no directory when it was found.
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {
@@ -269,7 +284,7 @@ impl<'a> Removal<'a> {
         let mut buffer = self.buffers().pop().unwrap_or_else(|| vec![MaybeUninit::uninit(); BUFFER]);
         let left = self.entries(&parent, &mut buffer, &mut waits, worker);
         self.buffers().push(buffer);
-        if !waits {
+        if !waits || worker.is_stopped() {
             return left;
         }
         // Whatever else is left is found again when those are gone.
@@ -306,7 +321,7 @@ impl<'a> Removal<'a> {
         let mut next = Some(0);
         // Removed while they are read, so that a million names need no memory: what a server's cookies then skip, the
         // next round finds.
-        while let Some(from) = next.take() {
+        'names: while let Some(from) = next.take() {
             if !prepare(directory, from)? {
                 break;
             }
@@ -329,6 +344,9 @@ impl<'a> Removal<'a> {
                             failed.get_or_insert_with(|| {
                                 (shown(origin.path_of(name).into_os_string().into_vec()).into(), errno)
                             });
+                            if self.gives_up(worker) {
+                                break 'names;
+                            }
                         }
                     }
                 }
@@ -400,6 +418,15 @@ impl<'a> Removal<'a> {
 
     fn buffers(&self) -> MutexGuard<'_, Vec<Vec<MaybeUninit<u8>>>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the removal where the rest of it is in vain: asked when an entry could not be removed.
+    fn gives_up(&self, worker: &Worker<'_, '_, Self>) -> bool {
+        let is_in_vain = (self.is_in_vain)();
+        if is_in_vain {
+            worker.stop();
+        }
+        is_in_vain
     }
 
     fn fail(&self, failure: Failure) {

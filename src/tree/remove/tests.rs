@@ -17,7 +17,7 @@ fn a_tree_goes_with_all_kinds_of_entries_and_its_neighbours_stay() {
     symlink("/", tree_path.join("a/root")).unwrap();
     nix::unistd::mkfifo(&tree_path.join("a/fifo"), Mode::S_IRWXU).unwrap();
     let progress = Progress::default();
-    tree_counted(place(folder.path()), "t", &Effort::default(), &progress).unwrap();
+    tree_unless(place(folder.path()), "t", &Effort::default(), &progress, &|| false).unwrap();
     assert_eq!(progress.files(), 8);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["outside"]);
@@ -89,11 +89,36 @@ fn what_cannot_be_removed_is_told_with_its_path_and_all_else_goes() {
 }
 
 #[test]
+fn nothing_more_is_tried_when_the_rest_is_in_vain() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept: Vec<_> = (0..20)
+        .map(|number| {
+            std::fs::create_dir_all(folder.path().join(format!("t/{number}"))).unwrap();
+            Immutable::make(&folder.path().join(format!("t/{number}/kept")))
+        })
+        .collect();
+    for (is_in_vain, tried) in [(true, 1..=4), (false, 20..=usize::MAX)] {
+        let failures = AtomicUsize::new(0);
+        let asked = || {
+            failures.fetch_add(1, Ordering::Relaxed);
+            is_in_vain
+        };
+        let place = place(folder.path());
+        let failed = tree_unless(place, "t", &Effort::new(1), &Progress::default(), &asked).unwrap_err();
+        assert_eq!(failed.1, Errno::EPERM);
+        let failures = failures.into_inner();
+        assert!(tried.contains(&failures), "{failures} of 20 in vain: {is_in_vain}");
+    }
+    drop(kept);
+    tree(place(folder.path()), "t", &Effort::default()).unwrap();
+}
+
+#[test]
 fn as_many_workers_are_called_as_the_server_s_answers_keep_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let place = place(folder.path());
     let progress = Progress::default();
-    let mut removal = Removal::new(place.as_fd(), "t", &progress);
+    let mut removal = Removal::new(place.as_fd(), "t", &progress, &|| false);
     assert_eq!(removal.most_workers(), 1, "nothing is known yet");
     removal.timed = AtomicUsize::new(TIMED);
     for (answer, workers) in [(0, 2), (90_000, 2), (300_000, 5), (1_200_000, 18), (60_000_000_000, 900_000)] {
@@ -111,7 +136,7 @@ fn directories_that_wait_for_those_in_them_go_last() {
     }
     let place = place(folder.path());
     let progress = Progress::default();
-    let removal = Removal::new(place.as_fd(), "t", &progress);
+    let removal = Removal::new(place.as_fd(), "t", &progress, &|| false);
     Effort::default().run(&removal, Tree { at: At::Top, origin: Node::root(()), again: false });
     assert!(removal.failed.into_inner().unwrap().is_none());
     assert_eq!(removal.parents.into_inner(), 0);
